@@ -1,0 +1,1 @@
+"""What a run promises. Pure: standard library and pydantic; no torch, ray or duckdb."""

@@ -1,0 +1,150 @@
+"""A dataset: a small TOML that pins one JSONL file by digest, and the records in it.
+
+Every record has a unique ``id`` and a gold ``answer``; its other fields belong to the templates and
+parsers. Knows no prompt and no model. Keeps: the questions are those the TOML pins, byte for byte,
+each exactly once, or nothing starts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet.contract.canonical import from_text, sha256, to_text
+from fleet.contract.keys import nearest
+from fleet.contract.records import parse_records
+from fleet.contract.source import NAME, read_toml
+from fleet.contract.wording import NAME_WORDS, shown
+from fleet.errors import DatasetError
+
+__all__ = ["LoadedDataset", "list_datasets", "load_dataset", "parse_records"]
+
+REQUIRED = ("file", "sha256")
+OPTIONAL = ("description", "license")
+
+
+@dataclass(frozen=True)
+class LoadedDataset:
+    """``path`` is the TOML, ``file`` the JSONL, ``digest`` that of the JSONL's bytes (32 bytes).
+
+    ``records`` and ``raw`` are in file order; ``raw`` holds each line's bytes without its newline.
+    """
+
+    name: str
+    path: Path
+    digest: bytes
+    records: tuple[Mapping[str, Any], ...]
+    raw: tuple[bytes, ...]
+    file: Path
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Sample ids in file order."""
+        return tuple(str(record["id"]) for record in self.records)
+
+
+def load_dataset(name: str, search: Sequence[Path], near: Path | None = None) -> LoadedDataset:
+    """Find, verify and parse one dataset.
+
+    Args:
+        name: of the TOML, without its suffix.
+        search: folders that hold ``datasets/``.
+        near: the contract file (or its folder): ``../datasets`` beside it is looked at first.
+
+    Raises:
+        DatasetError: it is missing, changed or malformed.
+    """
+    path = _find(name, _folders(search, near))
+    file, pinned = _pin(path, read_toml(path, DatasetError))
+    data = _read(path, file)
+    digest = sha256(data)
+    if digest != pinned:
+        raise DatasetError(
+            str(path),
+            "sha256",
+            to_text(pinned),
+            f"{to_text(digest)} for {file}",
+            f'review the change, then put sha256 = "{to_text(digest)}" into {path.name}; '
+            "this makes another execution id",
+        )
+    records, raw = parse_records(data, str(file))
+    return LoadedDataset(name, path, digest, records, raw, file)
+
+
+def list_datasets(search: Sequence[Path]) -> list[str]:
+    """Names of all datasets in the search path, sorted."""
+    return _names([folder / "datasets" for folder in search])
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
+
+
+def _folders(search: Sequence[Path], near: Path | None) -> list[Path]:
+    folders = [folder / "datasets" for folder in search]
+    if near is None:
+        return folders
+    beside = near if near.is_dir() else near.parent
+    return [beside.resolve().parent / "datasets", *folders]
+
+
+def _find(name: str, folders: Sequence[Path]) -> Path:
+    if NAME.fullmatch(name):
+        for folder in folders:
+            if (folder / f"{name}.toml").is_file():
+                return (folder / f"{name}.toml").resolve()
+    known = _names(folders)
+    close = nearest(name, known)
+    raise DatasetError(
+        os.pathsep.join(str(folder) for folder in folders),
+        "",
+        f"a dataset named {name!r}" if NAME.fullmatch(name) else NAME_WORDS,
+        f"only these: {', '.join(known) or '(none)'}",
+        f'did you mean "{close}"?' if close else f"write {name}.toml there, see configs/README.md",
+    )
+
+
+def _pin(path: Path, raw: Mapping[str, Any]) -> tuple[Path, bytes]:
+    """The JSONL's path and the digest it is pinned by."""
+    known = (*REQUIRED, *OPTIONAL)
+    for key, value in raw.items():
+        if key not in known:
+            close = nearest(key, known)
+            fix = f'did you mean "{close}"?' if close else "remove it"
+            raise DatasetError(str(path), key, f"one of {', '.join(known)}", "an unknown key", fix)
+        if not isinstance(value, str):
+            fix = f"write {key} in quotation marks"
+            raise DatasetError(str(path), key, "a string", shown(value), fix)
+    for key in REQUIRED:
+        if not raw.get(key):
+            raise DatasetError(str(path), key, "a string", "no such key", f"add {key} = ...")
+    return path.parent / raw["file"], _digest(path, raw["sha256"])
+
+
+def _digest(path: Path, text: str) -> bytes:
+    try:
+        return from_text(text)
+    except ValueError:
+        raise DatasetError(
+            str(path),
+            "sha256",
+            '"sha256:" and 64 hexadecimal digits',
+            shown(text),
+            "take the digest from `sha256sum FILE`",
+        ) from None
+
+
+def _read(path: Path, file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise DatasetError(
+            str(path),
+            "file",
+            "a readable file, relative to this TOML",
+            f"{file}: {error.strerror or type(error).__name__}",
+            "correct the path or restore the file",
+        ) from error

@@ -1,0 +1,34 @@
+"""Refuses what the contract format can say and this version cannot yet do.
+
+A requirement that is read and not checked would be a promise without evidence, so it is an error
+before any process starts.
+"""
+
+from __future__ import annotations
+
+from fleet.contract.model import Contract
+from fleet.errors import ContractError
+
+
+def refuse_unavailable(contract: Contract, where: str) -> None:
+    """Raise for the first key whose value asks for something this version does not have.
+
+    Raises:
+        ContractError: with the key and a value that is supported.
+    """
+    require = contract.require
+    if contract.model.kind == "vision":
+        raise _unsupported(where, "model.kind", '"text"', '"vision"', 'write kind = "text"')
+    if require.grade == "modules":
+        grades = 'one of "metric", "prediction", "tokens", "logits"'
+        raise _unsupported(where, "require.grade", grades, '"modules"', 'write grade = "logits"')
+    if require.scope == "same-class":
+        fix = 'write scope = "same-unit"'
+        raise _unsupported(where, "require.scope", '"same-unit"', '"same-class"', fix)
+    if require.vary:
+        got = f"{list(require.vary)}"
+        raise _unsupported(where, "require.vary", "an empty list", got, "write vary = []")
+
+
+def _unsupported(where: str, key: str, expected: str, got: str, fix: str) -> ContractError:
+    return ContractError(where, key, expected, f"{got}: not supported by this version", fix)

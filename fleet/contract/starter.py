@@ -1,0 +1,85 @@
+"""The text of a new contract: complete, valid, commented, and meant to be edited.
+
+Knows no file. Every key is written out, because in a contract nothing is implied.
+"""
+
+from __future__ import annotations
+
+from fleet.contract.source import NAME
+from fleet.errors import ContractError
+
+_TEXT = """\
+# {name}: an execution contract. Its name is the name of this file.
+#   fleet contract check {name}     is it well formed?
+#   fleet certify {name}            does it give the same bits twice?
+schema = 1
+
+[model]
+# hf:REPO (then revision = "<40 hex digits>" is required), path:FOLDER, or demo:NAME
+checkpoint = "demo:smollm2-135m"
+engine = "transformers"                   # gptqmodel for quantised weights
+dtype = "bfloat16"                        # float16 | float32
+
+# For quantised weights: method, bits, group_size and backend together, engine = "gptqmodel".
+# [quantization]
+# method = "awq"                          # or "gptq"
+# bits = 4
+# group_size = 128
+# backend = "awq_torch"                   # by name; `fleet doctor` lists those that run here
+
+[attention]
+implementation = "sdpa"                   # or "eager"
+sdpa_kernels = ["math"]                   # math | flash | efficient | cudnn
+
+[decoding]                                # the whole rule: generation_config.json fills no gap
+do_sample = false
+num_beams = 1
+max_new_tokens = 8
+batch_size = 1                            # another batch size may round differently
+use_cache = true
+
+[determinism]
+seed = 0
+python_hash_seed = 0
+deterministic_algorithms = "strict"       # off | warn | strict
+fill_uninitialized_memory = true
+cudnn_benchmark = false
+cudnn_deterministic = true
+cublas_workspace = ":4096:8"
+allow_tf32 = false
+num_threads = 1
+kernel_cache = "cold"                     # private and empty; or pinned
+
+[dataset]
+name = "choices-24"                       # ../datasets/choices-24.toml, or in the search path
+
+# Every arm runs over the whole dataset. Templates read the record's fields.
+[arms.current]
+template = "{{{{ question }}}}\\n{{{{ choices }}}}\\nAnswer with one letter."
+parser = "letter"                         # letter | number | text | file:PATH.py
+chat = true                               # wrap the prompt in the model's chat template
+
+[require]                                 # what is asked of the evidence; not part of the id
+grade = "logits"                          # metric | prediction | tokens | logits
+scope = "same-unit"
+replays = 2
+vary = []
+valid_days = 30
+"""
+
+
+def starter(name: str) -> str:
+    """A contract file for ``name``.
+
+    Raises:
+        ContractError: ``name`` cannot be a contract's name.
+    """
+    if not NAME.fullmatch(name):
+        raise ContractError(
+            "fleet contract new",
+            "NAME",
+            "letters, digits, dots, dashes and underscores, starting with a letter or digit",
+            repr(name),
+            "choose another name, without .toml",
+        )
+    return _TEXT.format(name=name)

@@ -1,0 +1,92 @@
+"""Digests of token sequences and tensors, format 1 (DESIGN 6).
+
+A tensor digest is SHA-256(header || root) over a Merkle tree of 2048-byte leaves: hashlib releases
+the GIL from 2048 bytes up, and a device can give each leaf one thread, so threads on the host and a
+kernel on a device compute the same value. Exact by construction: no tolerance, no XOR, no norm
+(torch.hash_tensor's XOR misses swapped columns; norms are blind to signs).
+
+Knows no torch: callers hand over ``(dtype, shape, contiguous little-endian buffer)``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+Buffer = bytes | bytearray | memoryview
+
+LEAF_BYTES = 2048
+TOKENS_HEADER = b"fleet-tokens-1\n"
+TENSOR_HEADER = b"fleet-tensor-1\n"
+
+_sha256 = hashlib.sha256
+
+
+def token_sequence_digest(prompt_ids: Sequence[int], generated_ids: Sequence[int]) -> bytes:
+    """Digest of one full sequence: unpadded prompt ids, then generated ids; 32 bytes."""
+    total = len(prompt_ids) + len(generated_ids)
+    body = struct.pack(f"<{total}q", *prompt_ids, *generated_ids)
+    return _sha256(TOKENS_HEADER + struct.pack("<qq", len(prompt_ids), total) + body).digest()
+
+
+def ids_bytes(ids: Sequence[int]) -> bytes:
+    """Token ids as little-endian int64."""
+    return struct.pack(f"<{len(ids)}q", *ids)
+
+
+def merkle_root(buffer: Buffer, pool: ThreadPoolExecutor | None = None) -> bytes:
+    """Root over 2048-byte leaves; an odd last node moves up unchanged; empty = SHA-256(b"").
+
+    Args:
+        buffer: contiguous bytes.
+        pool: threads that share the leaves; the value is the same with and without.
+    """
+    view = memoryview(buffer).cast("B")
+    if len(view) == 0:
+        return _sha256(b"").digest()
+    nodes = _leaves(view) if pool is None else _leaves_threaded(view, pool)
+    while len(nodes) > 1:
+        paired = [_sha256(nodes[i] + nodes[i + 1]).digest() for i in range(0, len(nodes) - 1, 2)]
+        nodes = paired + nodes[len(nodes) - len(nodes) % 2 :]
+    return nodes[0]
+
+
+def _leaves(view: memoryview) -> list[bytes]:
+    return [_sha256(view[i : i + LEAF_BYTES]).digest() for i in range(0, len(view), LEAF_BYTES)]
+
+
+def _leaves_threaded(view: memoryview, pool: ThreadPoolExecutor) -> list[bytes]:
+    """Split on leaf borders, 4 MiB a task, and join in order."""
+    task_bytes = LEAF_BYTES * 2048
+    spans = [view[i : i + task_bytes] for i in range(0, len(view), task_bytes)]
+    return [leaf for leaves in pool.map(_leaves, spans) for leaf in leaves]
+
+
+def tensor_header(dtype: str, shape: Iterable[int], num_bytes: int) -> bytes:
+    """The ASCII header; ``dtype`` is torch's name without ``torch.`` (``bfloat16``)."""
+    dims = ",".join(str(int(d)) for d in shape)
+    return TENSOR_HEADER + f"{dtype}\n{dims}\n{num_bytes}\n{LEAF_BYTES}\n".encode("ascii")
+
+
+def tensor_digest(
+    dtype: str, shape: Iterable[int], buffer: Buffer, pool: ThreadPoolExecutor | None = None
+) -> bytes:
+    """Digest of one tensor; 32 bytes.
+
+    Args:
+        dtype: torch's name without ``torch.``.
+        shape: the tensor's sizes; ``()`` for a scalar.
+        buffer: its elements in row-major order, little-endian, contiguous.
+        pool: threads that share the leaves.
+
+    Raises:
+        RuntimeError: on a big-endian host, where the buffer would not be little-endian.
+    """
+    if sys.byteorder != "little":
+        raise RuntimeError("tensor digests are defined over little-endian bytes")
+    num_bytes = memoryview(buffer).nbytes
+    root = merkle_root(buffer, pool)
+    return _sha256(tensor_header(dtype, shape, num_bytes) + root).digest()

@@ -1,0 +1,146 @@
+"""The landing folder: the truth that every store is derived from (DESIGN 9). Layout, format 1.
+
+    FORMAT.json                          {"format": 1}
+    ledger/<campaign>/<seq>.json         write-once entries, one hash chain per campaign
+    attempts/<attempt>/part-00000.parquet ...
+    attempts/<attempt>/stdout.txt, stderr.txt
+    attempts/<attempt>/manifest.json     written last
+    contracts/<execution id hex>.json    what an execution id stands for
+
+Knows no verdict and no engine. Every object is written once: to a temporary name, flushed, then
+linked to its own name, which fails if that name exists.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.contract.canonical import canonical_json, sha256, to_text
+from fleet.errors import StoreError
+
+LANDING_FORMAT = 1
+
+
+def write_once(path: Path, data: bytes) -> None:
+    """Create ``path`` with ``data``, whole or not at all.
+
+    Raises:
+        FileExistsError: when it exists; the old content stays.
+        OSError: when the disk refuses; nothing is left under ``path``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(6)}"
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def file_sha256(path: Path) -> str:
+    """Digest of a file's bytes as ``sha256:<hex>``, read 4 MiB at a time."""
+    import hashlib
+
+    hasher = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            hasher.update(chunk)
+    return to_text(hasher.digest())
+
+
+@dataclass(frozen=True)
+class Landing:
+    """Paths of one landing folder."""
+
+    root: Path
+
+    @classmethod
+    def open(cls, root: Path, create: bool = False) -> Landing:
+        """Check the format, creating an empty landing when asked to.
+
+        Raises:
+            StoreError: when it is missing, unwritable, or newer than this code.
+        """
+        marker = root / "FORMAT.json"
+        if not marker.exists():
+            if not create:
+                raise StoreError(
+                    str(root), "", "a landing folder", "none", "fleet certify CONTRACT"
+                )
+            _create(root, marker)
+        found = json.loads(marker.read_bytes()).get("format")
+        if found != LANDING_FORMAT:
+            raise StoreError(
+                str(marker),
+                "format",
+                f"landing format {LANDING_FORMAT}",
+                repr(found),
+                "use the fleet version that wrote it, or another --landing",
+            )
+        if create and not os.access(root, os.W_OK):
+            raise StoreError(
+                str(root), "", "a writable folder", "a read-only one", "pass --landing DIR"
+            )
+        return cls(root)
+
+    @property
+    def ledger(self) -> Path:
+        """Folder of the campaign chains."""
+        return self.root / "ledger"
+
+    def attempt(self, attempt: str) -> Path:
+        """Folder of one attempt."""
+        return self.root / "attempts" / attempt
+
+    def manifest(self, attempt: str) -> Path:
+        """Manifest of one attempt (exists only when the attempt was closed)."""
+        return self.attempt(attempt) / "manifest.json"
+
+    def parts(self, attempt: str) -> list[Path]:
+        """Landed parts in order, whether or not a manifest names them."""
+        return sorted(self.attempt(attempt).glob("part-*.parquet"))
+
+    def attempts(self) -> Iterator[str]:
+        """Names of all attempt folders, sorted."""
+        folder = self.root / "attempts"
+        return iter(
+            sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.exists() else []
+        )
+
+    def write_contract(self, execution_id: bytes, body: dict[str, object]) -> None:
+        """Keep what an execution id stands for; a second writer of the same id changes nothing."""
+        try:
+            write_once(self.root / "contracts" / f"{execution_id.hex()}.json", canonical_json(body))
+        except FileExistsError:
+            return
+
+    def contracts(self) -> dict[bytes, dict[str, object]]:
+        """Every kept contract by execution id."""
+        folder = self.root / "contracts"
+        files = sorted(folder.glob("*.json")) if folder.exists() else []
+        return {bytes.fromhex(p.stem): json.loads(p.read_bytes()) for p in files}
+
+
+def _create(root: Path, marker: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        write_once(marker, canonical_json({"format": LANDING_FORMAT}))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise StoreError(
+            str(root), "", "a writable folder", str(error.strerror or error), "pass --landing DIR"
+        ) from error
+
+
+def content_digest(data: bytes) -> str:
+    """``sha256:<hex>`` of some bytes."""
+    return to_text(sha256(data))

@@ -1,0 +1,135 @@
+"""The ledger: what the driver meant and saw, written before it acts (DESIGN 5.1).
+
+One write-once object per entry, ``ledger/<campaign>/<seq>.json``, holding the digest of the one
+before: one hash chain per campaign. Every planned attempt ends in exactly one of ``accepted`` (its
+manifest closed it; COMPLETE, VOID or FAILED) or ``given_up`` (FAILED: death observed, or LOST: not
+observed). A gap is VOID. Times live here, so that a rebuild keeps ages.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from fleet.contract.canonical import canonical_json, sha256, to_text
+from fleet.errors import EvidenceError
+from fleet.evidence.landing import Landing, write_once
+
+LEDGER_FORMAT = 1
+START = to_text(sha256(b"fleet-ledger-1\n"))
+
+Kind = Literal[
+    "campaign", "planned", "started", "gone", "accepted", "given_up", "controls", "closed"
+]
+"""campaign: opened, with its contracts · planned · started: process identity seen alive · gone:
+death observed, from where · accepted: manifest digest · given_up: FAILED or LOST with its cause ·
+controls: which contracts were this campaign's controls · closed: nothing more will come."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One ledger entry. ``attempt`` is "" for entries about the whole campaign."""
+
+    campaign: str
+    seq: int
+    kind: Kind
+    attempt: str
+    at_s: float
+    body: dict[str, Any]
+    previous: str
+    format: int = LEDGER_FORMAT
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON."""
+        return canonical_json(asdict(self))
+
+
+@dataclass
+class Ledger:
+    """The one writer of a campaign's chain."""
+
+    landing: Landing
+    campaign: str
+    _seq: int = 0
+    _head: str = field(default=START)
+
+    def append(self, kind: Kind, attempt: str = "", **body: Any) -> Entry:
+        """Write the next entry.
+
+        Raises:
+            FileExistsError: when another driver wrote this chain (two drivers, one campaign).
+        """
+        entry = Entry(self.campaign, self._seq, kind, attempt, time.time(), body, self._head)
+        data = entry.to_bytes()
+        write_once(chain_folder(self.landing, self.campaign) / f"{self._seq:06d}.json", data)
+        self._seq += 1
+        self._head = to_text(sha256(data))
+        return entry
+
+
+def chain_folder(landing: Landing, campaign: str) -> Path:
+    """Folder of one campaign's chain."""
+    return landing.ledger / campaign
+
+
+def campaigns(landing: Landing) -> list[str]:
+    """Campaign names, sorted."""
+    if not landing.ledger.exists():
+        return []
+    return sorted(p.name for p in landing.ledger.iterdir() if p.is_dir())
+
+
+def read_chain(landing: Landing, campaign: str) -> list[Entry]:
+    """All entries of a campaign, checked.
+
+    Raises:
+        EvidenceError: on a gap, a broken chain, or an entry of another campaign.
+    """
+    entries: list[Entry] = []
+    head = START
+    for seq, path in enumerate(sorted(chain_folder(landing, campaign).glob("[0-9]*.json"))):
+        data = path.read_bytes()
+        entry = _parse(path, data)
+        if (entry.campaign, entry.seq, path.stem) != (campaign, seq, f"{seq:06d}"):
+            raise EvidenceError("ledger-gap", f"{path}: entry {seq} of {campaign} is missing")
+        if entry.previous != head:
+            raise EvidenceError("evidence-altered", f"{path}: the chain is broken before it")
+        entries.append(entry)
+        head = to_text(sha256(data))
+    return entries
+
+
+def _parse(path: Path, data: bytes) -> Entry:
+    try:
+        entry = Entry(**json.loads(data))
+    except (ValueError, TypeError) as error:
+        raise EvidenceError("evidence-altered", f"{path}: not a ledger entry: {error}") from error
+    if entry.format != LEDGER_FORMAT:
+        raise EvidenceError("evidence-altered", f"{path}: ledger format {entry.format!r}")
+    if entry.to_bytes() != data:
+        raise EvidenceError("evidence-altered", f"{path}: not in canonical form")
+    return entry
+
+
+def chain_head(landing: Landing, campaign: str) -> str:
+    """Digest of the last entry of a campaign."""
+    files = sorted(chain_folder(landing, campaign).glob("[0-9]*.json"))
+    return to_text(sha256(files[-1].read_bytes())) if files else START
+
+
+def landing_head(landing: Landing) -> str:
+    """SHA-256 over the sorted campaign heads: one value for everything the ledger holds."""
+    heads = [f"{name} {chain_head(landing, name)}\n" for name in campaigns(landing)]
+    return to_text(sha256("".join(heads).encode()))
+
+
+def ends(entries: list[Entry]) -> Iterator[tuple[str, Entry | None]]:
+    """``(planned attempt, its accepted or given_up entry or None)`` in the order planned."""
+    closing = {e.attempt: e for e in entries if e.kind in ("accepted", "given_up")}
+    for entry in entries:
+        if entry.kind == "planned":
+            yield entry.attempt, closing.get(entry.attempt)

@@ -1,0 +1,54 @@
+"""Write rows to Parquet parts as they come, so that a killed process leaves what it had.
+
+Each part is written whole under a temporary name, flushed to disk and then given its own name,
+which fails if that name exists: an attempt is never resumed and never stitched.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from fleet.contract.canonical import sha256, to_text
+from fleet.evidence.landing import write_once
+from fleet.evidence.manifest import Part
+from fleet.evidence.records import Record, to_table
+
+
+class PartWriter:
+    """The one writer of an attempt's rows.
+
+    Args:
+        folder: the attempt's folder.
+        rows_per_part: rows held back in memory at most.
+    """
+
+    def __init__(self, folder: Path, rows_per_part: int = 256) -> None:
+        self._folder, self._rows_per_part = folder, rows_per_part
+        self._waiting: list[Record] = []
+        self.parts: list[Part] = []
+
+    def add(self, records: list[Record]) -> None:
+        """Take rows in; lands a part when enough wait.
+
+        Raises:
+            OSError: when the landing refuses the write.
+            FileExistsError: when another process wrote into this attempt.
+        """
+        self._waiting.extend(records)
+        if len(self._waiting) >= self._rows_per_part:
+            self.flush()
+
+    def flush(self) -> None:
+        """Land what waits."""
+        if not self._waiting:
+            return
+        buffer = io.BytesIO()
+        pq.write_table(to_table(self._waiting), buffer, compression="zstd")
+        data = buffer.getvalue()
+        name = f"part-{len(self.parts):05d}.parquet"
+        write_once(self._folder / name, data)
+        self.parts.append(Part(name, len(self._waiting), len(data), to_text(sha256(data))))
+        self._waiting = []

@@ -1,0 +1,73 @@
+"""Roots: one digest per arm and grade that settles n rows at once (DESIGN 6).
+
+``root(g)`` covers a grade and every lower one, so equal roots at *logits* settle *tokens*,
+*prediction* and *metric* too, and say nothing of *modules*. The execution id is stored beside a
+root, never inside, so that contracts can be compared. Row order is the dataset's, never the
+order of arrival.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from fleet.evidence.records import (
+    length_prefixed,
+    logits_fields,
+    prediction_fields,
+    tokens_fields,
+)
+
+ROOT_HEADER = b"fleet-root-1\n"
+ROOTED: tuple[str, ...] = ("metric", "prediction", "tokens", "logits")
+"""Grades that rows of a certification carry; *modules* comes with tracing."""
+
+Row = dict[str, Any]
+_OWN: dict[str, Callable[[Row], list[bytes]]] = {
+    "prediction": prediction_fields,
+    "tokens": tokens_fields,
+    "logits": logits_fields,
+}
+
+
+class ArmRoots:
+    """Roots of one arm at every grade of :data:`ROOTED`, fed row by row in dataset order."""
+
+    def __init__(self, arm: str, num_rows: int, num_correct: int) -> None:
+        metric = length_prefixed([struct.pack("<qq", num_correct, num_rows)])
+        self._hashers = {
+            grade: hashlib.sha256(ROOT_HEADER + f"{grade}\n{arm}\n{num_rows}\n".encode() + metric)
+            for grade in ROOTED
+        }
+
+    def add(self, row: Row) -> None:
+        """Add the next row: its id, then its fields of each grade and of every lower one."""
+        chunk = length_prefixed([row["sample_id"].encode("utf-8")])
+        self._hashers["metric"].update(chunk)
+        for grade in ROOTED[1:]:
+            chunk += length_prefixed(_OWN[grade](row))
+            self._hashers[grade].update(chunk)
+
+    def digests(self) -> dict[str, bytes]:
+        """``{grade: root}``."""
+        return {grade: hasher.digest() for grade, hasher in self._hashers.items()}
+
+
+def arm_roots(arm: str, rows: list[Row]) -> dict[str, bytes]:
+    """Root of one arm at every grade, from all its rows in dataset order, each sample once."""
+    roots = ArmRoots(arm, len(rows), sum(1 for row in rows if row["is_correct"]))
+    for row in rows:
+        roots.add(row)
+    return roots.digests()
+
+
+def attempt_root(roots_by_arm: dict[str, bytes]) -> bytes:
+    """SHA-256 over the arm roots of one grade, arms sorted by name."""
+    return hashlib.sha256(b"".join(roots_by_arm[arm] for arm in sorted(roots_by_arm))).digest()
+
+
+def attempt_roots(by_arm: dict[str, dict[str, bytes]]) -> dict[str, bytes]:
+    """``{grade: root}`` of a whole attempt from ``{arm: {grade: root}}``."""
+    return {g: attempt_root({arm: roots[g] for arm, roots in by_arm.items()}) for g in ROOTED}

@@ -1,0 +1,90 @@
+"""Read landed rows back, in dataset order, a batch at a time.
+
+Knows no manifest and no verdict. A missing column or a NULL is an error, never a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fleet.errors import EvidenceError
+from fleet.evidence.records import RECORD_FORMAT, SCHEMA
+
+BATCH_ROWS = 4096
+
+Identity = tuple[str, str, int, str, bool]
+"""attempt, arm, position in the dataset, sample id, is correct."""
+
+
+def check_columns(parts: Sequence[Path]) -> None:
+    """Every part has exactly the columns and types of the record schema.
+
+    Raises:
+        EvidenceError: naming the part and the column.
+    """
+    for part in parts:
+        try:
+            schema = pq.read_schema(part)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise EvidenceError("evidence-altered", f"{part.name}: not Parquet: {error}") from error
+        missing = sorted(set(SCHEMA.names) - set(schema.names))
+        if missing:
+            raise EvidenceError("missing-evidence", f"{part.name}: no column {', '.join(missing)}")
+        found = (schema.metadata or {}).get(b"fleet.record_format", b"").decode()
+        if found != str(RECORD_FORMAT) or set(schema.names) != set(SCHEMA.names):
+            raise EvidenceError("evidence-altered", f"{part.name}: record format {found!r}")
+        for column in SCHEMA:
+            if schema.field(column.name).type != column.type:
+                raise EvidenceError(
+                    "evidence-altered", f"{part.name}: {column.name} is {schema.field(column.name)}"
+                )
+
+
+def identities(parts: Sequence[Path]) -> list[Identity]:
+    """Identities of every row, in file order."""
+    names = ["attempt", "arm", "position", "sample_id", "is_correct"]
+    found: list[Identity] = []
+    for part in parts:
+        columns = pq.read_table(part, columns=names).to_pydict()
+        found.extend(zip(*(columns[name] for name in names), strict=True))
+    return found
+
+
+def rows(parts: Sequence[Path], in_order: bool) -> Iterator[dict[str, Any]]:
+    """Rows as dicts, per arm in dataset order.
+
+    Args:
+        parts: Parquet files of one attempt.
+        in_order: the files already are; otherwise they are sorted in memory.
+
+    Raises:
+        EvidenceError: on a NULL.
+    """
+    if in_order:
+        batches = (b for part in parts for b in pq.ParquetFile(part).iter_batches(BATCH_ROWS))
+    else:
+        table = pa.concat_tables([pq.read_table(part) for part in parts])
+        batches = iter(
+            table.sort_by([("arm", "ascending"), ("position", "ascending")]).to_batches()
+        )
+    for batch in batches:
+        _no_nulls(batch)
+        yield from batch.to_pylist()
+
+
+def _no_nulls(batch: pa.RecordBatch) -> None:
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        depth = column
+        while True:
+            if depth.null_count:
+                raise EvidenceError(
+                    "missing-evidence", f"{name} is NULL in {depth.null_count} rows"
+                )
+            if not pa.types.is_list(depth.type):
+                break
+            depth = depth.flatten()

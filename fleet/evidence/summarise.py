@@ -1,0 +1,247 @@
+"""From landed bytes to one :class:`AttemptSummary`, re-deriving everything.
+
+Each check answers one question and names its cause; the first that fails makes the attempt VOID.
+Nothing is repaired, nothing is taken from the manifest that the rows can tell. Knows no other
+attempt and no verdict.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fleet.contract.canonical import digest_json, sha256, to_text
+from fleet.errors import EvidenceError
+from fleet.evidence.landing import Landing, file_sha256
+from fleet.evidence.ledger import Entry
+from fleet.evidence.manifest import Manifest, Process
+from fleet.evidence.rows import Identity, check_columns, identities
+from fleet.evidence.states import Cause
+from fleet.evidence.summary import AttemptSummary
+from fleet.evidence.tally import tally_rows
+
+
+@dataclass(frozen=True)
+class _Story:
+    """What the ledger says of one attempt."""
+
+    planned: Entry | None
+    started: Entry | None
+    gone: Entry | None
+    end: Entry | None
+
+
+def summarise(landing: Landing, attempt: str, entries: Iterable[Entry]) -> AttemptSummary:
+    """Check one attempt against the ledger and boil it down.
+
+    Args:
+        landing: where its folder is.
+        attempt: its id.
+        entries: the ledger entries of its campaign (others are ignored).
+    """
+    story = _story(attempt, entries)
+    blank = _blank(attempt, story)
+    try:
+        manifest = _read_manifest(landing, attempt)
+        blank = _with_manifest(blank, manifest)
+        if story.planned is None:
+            raise EvidenceError("not-accepted", "no ledger entry planned this attempt")
+        if story.end is None:
+            raise EvidenceError("ledger-gap", "planned, and neither accepted nor given up")
+        if story.end.kind == "given_up":
+            return _with_rows(_given_up(blank, story.end), landing, None, strict=False)
+        return _accepted(blank, landing, story, manifest)
+    except EvidenceError as error:
+        return _with_rows(_void(blank, error), landing, None, strict=False)
+
+
+def _story(attempt: str, entries: Iterable[Entry]) -> _Story:
+    mine = [e for e in entries if e.attempt == attempt]
+    ends = [e for e in mine if e.kind in ("accepted", "given_up")]
+    first = {kind: next((e for e in mine if e.kind == kind), None) for kind in _KINDS}
+    return _Story(first["planned"], first["started"], first["gone"], ends[0] if ends else None)
+
+
+_KINDS = ("planned", "started", "gone")
+
+
+def _blank(attempt: str, story: _Story) -> AttemptSummary:
+    body = story.planned.body if story.planned else {}
+    accepted = story.end if story.end and story.end.kind == "accepted" else None
+    return AttemptSummary(
+        attempt=attempt,
+        campaign=story.planned.campaign if story.planned else "",
+        slot=body.get("slot", -1),
+        purpose=body.get("purpose", "certify"),
+        contract=body.get("contract", ""),
+        execution_id=body.get("execution_id", ""),
+        platform="",
+        unit="",
+        state="VOID",
+        cause=None,
+        accepted_at_s=accepted.at_s if accepted else None,
+        traced=False,
+        vary=tuple(body.get("vary", ())),
+        num_samples=body.get("num_samples", 0),
+        rows=0,
+        arms={},
+        roots={},
+        stages={},
+        process=Process(**story.started.body["process"]) if story.started else None,
+        power=None,
+        envelope={},
+    )
+
+
+def _read_manifest(landing: Landing, attempt: str) -> Manifest | None:
+    path = landing.manifest(attempt)
+    return Manifest.from_bytes(path.read_bytes()) if path.exists() else None
+
+
+def _with_manifest(summary: AttemptSummary, manifest: Manifest | None) -> AttemptSummary:
+    if manifest is None:
+        return summary
+    return replace(
+        summary,
+        campaign=summary.campaign or manifest.campaign,
+        contract=summary.contract or manifest.contract,
+        execution_id=summary.execution_id or manifest.execution_id,
+        platform=manifest.platform_sha256,
+        unit=str(manifest.unit.get("id", "")),
+        traced=manifest.traced,
+        stages={
+            **manifest.stages,
+            "effective": to_text(digest_json(manifest.effective)),
+            "effective_end": to_text(digest_json(manifest.effective_end)),
+        },
+        effective=manifest.effective,
+        process=manifest.process,
+        envelope=manifest.envelope,
+        warnings=manifest.warnings,
+    )
+
+
+def _void(summary: AttemptSummary, error: EvidenceError) -> AttemptSummary:
+    return replace(summary, state="VOID", cause=Cause(error.code, error.text))
+
+
+def _given_up(summary: AttemptSummary, end: Entry) -> AttemptSummary:
+    return replace(summary, state=end.body["state"], cause=Cause(**end.body["cause"]))
+
+
+def _accepted(
+    summary: AttemptSummary, landing: Landing, story: _Story, manifest: Manifest | None
+) -> AttemptSummary:
+    """An accepted attempt: the manifest's own state, unless a check turns it into VOID."""
+    if manifest is None:
+        raise EvidenceError("evidence-altered", "accepted, but its manifest is gone")
+    assert story.end is not None and story.planned is not None
+    _check_identity(manifest, story, landing.manifest(summary.attempt))
+    _check_parts(landing, manifest)
+    _check_platform(manifest)
+    if manifest.state != "COMPLETE":
+        ended = replace(summary, state=manifest.state, cause=manifest.cause)
+        return _with_rows(ended, landing, None, strict=False)
+    _check_freshness(manifest, story)
+    complete = replace(summary, state="COMPLETE")
+    return _with_rows(complete, landing, (story.planned, manifest), strict=True)
+
+
+def _check_identity(manifest: Manifest, story: _Story, path: Path) -> None:
+    assert story.end is not None and story.planned is not None
+    if to_text(sha256(path.read_bytes())) != story.end.body["manifest_sha256"]:
+        raise EvidenceError("evidence-altered", "the manifest is not the one the ledger accepted")
+    planned = story.planned
+    ours = (planned.attempt, planned.campaign, planned.body["slot"], planned.body["execution_id"])
+    theirs = (manifest.attempt, manifest.campaign, manifest.slot, manifest.execution_id)
+    if ours != theirs:
+        raise EvidenceError("evidence-altered", f"manifest of {theirs}, planned was {ours}")
+
+
+def _check_parts(landing: Landing, manifest: Manifest) -> None:
+    on_disk = [p.name for p in landing.parts(manifest.attempt)]
+    named = [part.name for part in manifest.parts]
+    if on_disk != named:
+        raise EvidenceError("evidence-altered", f"parts on disk {on_disk}, in the manifest {named}")
+    for part in manifest.parts:
+        path = landing.attempt(manifest.attempt) / part.name
+        if file_sha256(path) != part.sha256:
+            raise EvidenceError("evidence-altered", f"{part.name} was edited after the fact")
+
+
+def _check_platform(manifest: Manifest) -> None:
+    if to_text(digest_json(manifest.platform)) != manifest.platform_sha256:
+        raise EvidenceError("evidence-altered", "the platform's digest is not that of its facts")
+
+
+def _check_freshness(manifest: Manifest, story: _Story) -> None:
+    """Law 6: the process that the watcher saw is the one that wrote, and it is gone."""
+    if story.started is None:
+        raise EvidenceError("cannot-observe", "nobody saw the process alive")
+    if story.started.body["process"] != vars(manifest.process):
+        raise EvidenceError("not-fresh", "the manifest comes from another process")
+    if story.gone is None or not story.gone.body["gone"]:
+        raise EvidenceError("cannot-observe", "the end of the process was not observed")
+    if manifest.freshness.get("nonce") != manifest.attempt:
+        raise EvidenceError("not-fresh", "the process did not carry this attempt's nonce")
+    if manifest.freshness.get("imported_at_entry"):
+        raise EvidenceError("not-fresh", f"imported: {manifest.freshness['imported_at_entry']}")
+
+
+def _with_rows(
+    summary: AttemptSummary,
+    landing: Landing,
+    complete: tuple[Entry, Manifest] | None,
+    strict: bool,
+) -> AttemptSummary:
+    """Add what the rows say. A COMPLETE attempt must pass every check; others only count rows."""
+    parts = landing.parts(summary.attempt)
+    if not strict:
+        return replace(summary, rows=_readable_rows(parts))
+    assert complete is not None
+    planned, manifest = complete
+    check_columns(parts)
+    found = identities(parts)
+    arms = planned.body["arms"]
+    in_order = _check_sample_set(summary.attempt, found, planned.body["sample_ids"], arms)
+    tally = tally_rows(parts, arms, found, in_order)
+    if tally.roots != manifest.roots or tally.arm_roots != manifest.arm_roots:
+        raise EvidenceError("evidence-altered", "the rows do not give the manifest's roots")
+    return replace(summary, rows=len(found), arms=tally.arms, roots=tally.roots, power=tally.power)
+
+
+def _readable_rows(parts: list[Path]) -> int:
+    total = 0
+    for part in parts:
+        try:
+            total += len(identities([part]))
+        except (OSError, ValueError, KeyError):
+            continue
+    return total
+
+
+def _check_sample_set(attempt: str, found: list[Identity], ids: list[str], arms: list[str]) -> bool:
+    """Law 1: every declared sample of every arm exactly once. Returns: are the rows in order."""
+    strangers = {a for a, *_ in found if a != attempt}
+    if strangers:
+        raise EvidenceError("evidence-altered", f"rows of another attempt: {sorted(strangers)[:3]}")
+    seen = Counter((arm, sample) for _, arm, _, sample, _ in found)
+    wanted = {(arm, sample) for arm in arms for sample in ids}
+    odd = {
+        "missing": sorted(wanted - seen.keys()),
+        "unknown": sorted(seen.keys() - wanted),
+        "doubled": sorted(key for key, n in seen.items() if n > 1),
+    }
+    for word, keys in odd.items():
+        if keys:
+            shown = ", ".join(f"{arm}/{sample}" for arm, sample in keys[:5])
+            raise EvidenceError("sample-set", f"{len(keys)} {word} of {len(wanted)}: {shown}")
+    if not found:
+        raise EvidenceError("missing-evidence", "no rows")
+    position = {sample: i for i, sample in enumerate(ids)}
+    wrong = [sample for _, _, at, sample, _ in found if position[sample] != at]
+    if wrong:
+        raise EvidenceError("sample-set", f"sample {wrong[0]} stands at another's position")
+    return found == sorted(found, key=lambda f: (f[1], f[2]))

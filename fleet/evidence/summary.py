@@ -1,0 +1,112 @@
+"""One attempt, checked against its ledger and boiled down to what the judge reads.
+
+Everything is re-derived from landed bytes: part digests, sample set, NULLs, row digests and roots.
+What does not hold turns the state into VOID with its cause; nothing is repaired. Knows no other
+attempt (law 2) and no verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fleet.evidence.manifest import Process
+from fleet.evidence.states import Cause, Purpose, State
+
+STAGE_COLUMNS: tuple[str, ...] = (
+    "raw_record_sha256",
+    "prompt_sha256",
+    "prompt_ids_sha256",
+    "attention_mask_sha256",
+    "settings_sha256",
+    "logits_sha256",
+    "tokens_sha256",
+    "prediction_sha256",
+)
+"""Row digests whose column digest (over an arm's rows in dataset order) a summary carries."""
+
+
+@dataclass(frozen=True)
+class ArmSummary:
+    """One arm of one attempt.
+
+    ``roots``: grade -> sha256 text, only for a COMPLETE attempt. ``columns``: one digest per entry
+    of :data:`STAGE_COLUMNS`, likewise. Counts are records.
+    """
+
+    rows: int
+    correct: int
+    unparsed: int
+    truncated: int
+    roots: dict[str, str]
+    columns: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Power:
+    """How much a set of equal records can prove (law 8). Counts are records unless named."""
+
+    records: int
+    distinct_inputs: int
+    distinct_outputs: int
+    duplicates: int
+    decode_steps: int
+    ended_at_step_1: int
+    unparsed: int
+    truncated: int
+    nonfinite: int
+    exact_ties: int
+    smallest_margin: float | None
+
+
+@dataclass(frozen=True)
+class AttemptSummary:
+    """What the judge knows of one attempt. Digests are ``sha256:<hex>`` text.
+
+    ``accepted_at_s`` is the time of the ledger's *accepted* entry, None when not accepted.
+    ``stages``: checkpoint, post_init_weights, end_weights, effective, effective_end digests.
+    ``unit`` is the unit's identity, ``platform`` the class key.
+    """
+
+    attempt: str
+    campaign: str
+    slot: int
+    purpose: Purpose
+    contract: str
+    execution_id: str
+    platform: str
+    unit: str
+    state: State
+    cause: Cause | None
+    accepted_at_s: float | None
+    traced: bool
+    vary: tuple[str, ...]
+    num_samples: int
+    rows: int
+    arms: dict[str, ArmSummary]
+    roots: dict[str, str]
+    stages: dict[str, str]
+    process: Process | None
+    power: Power | None
+    envelope: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+    effective: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form, the inverse of :meth:`from_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> AttemptSummary:
+        """Read :meth:`to_json`."""
+        return cls(
+            **raw
+            | {
+                "cause": Cause(**raw["cause"]) if raw["cause"] else None,
+                "vary": tuple(raw["vary"]),
+                "arms": {name: ArmSummary(**arm) for name, arm in raw["arms"].items()},
+                "process": Process(**raw["process"]) if raw["process"] else None,
+                "power": Power(**raw["power"]) if raw["power"] else None,
+                "warnings": tuple(raw["warnings"]),
+            }
+        )

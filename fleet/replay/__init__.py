@@ -1,0 +1,1 @@
+"""One fresh process: settings, inputs, engine, records. torch lives here only."""

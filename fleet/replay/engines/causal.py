@@ -1,0 +1,256 @@
+"""A causal language model run by transformers' ``generate``: all that its engines share.
+
+An engine loads a model and says how its tensors map to the checkpoint; preparing, generating,
+observing and reading back happen here, the same for unquantised and quantised models. Knows no
+other replay. Nothing is echoed from the contract into what is reported as in force.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+from fleet.contract.canonical import digest_json, sha256, to_text
+from fleet.contract.model import Contract
+from fleet.errors import AttemptFailed
+from fleet.replay import determinism
+from fleet.replay.engines import decoding, weights
+from fleet.replay.engines.logits import digest, steps_of
+from fleet.replay.engines.protocol import Census, Generation, Prepared, Settings, Step
+from fleet.replay.engines.tokenization import Tokenization
+from fleet.replay.inject import inject
+
+
+def slot_device() -> torch.device:
+    """The slot's one device: the first CUDA device visible to this process, else the CPU."""
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+@contextlib.contextmanager
+def _memory_errors() -> Iterator[None]:
+    """Memory that ran out is a cause of its own, on the device and on the host."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        on_device = isinstance(error, torch.OutOfMemoryError)
+        if not on_device and "can't allocate memory" not in str(error):
+            raise
+        raise AttemptFailed("out-of-memory", str(error).splitlines()[0]) from error
+
+
+class CausalEngine(abc.ABC):
+    """Base of the engines whose model has transformers' ``generate``."""
+
+    name: str
+
+    def __init__(self, contract: Contract, checkpoint: Path) -> None:
+        self._contract = contract
+        self._checkpoint = checkpoint
+        self._device = slot_device()
+        self._tokens = Tokenization(contract, checkpoint)
+        self._model: Any = None
+        self._observed: decoding.Observed | None = None
+        self._steps: list[list[Step]] = []
+        self._inference: set[bool] = set()
+
+    @abc.abstractmethod
+    def _load_model(self) -> tuple[Any, Sequence[str]]:
+        """The model on the slot's device, and the names its loader had no tensor for."""
+
+    @abc.abstractmethod
+    def _map(self, model: Any, reinitialised: Sequence[str]) -> weights.Mapped:
+        """Loaded tensors against the checkpoint's."""
+
+    def _kernels(self) -> Mapping[str, Mapping[str, Any]]:
+        """Module path -> class, mode, ... of quantised linears, as they are now."""
+        return {}
+
+    def _extra_tensors(self) -> Mapping[str, torch.Tensor]:
+        """Tensors that count as weights and are neither parameters nor buffers."""
+        return {}
+
+    def model(self) -> nn.Module:
+        """The loaded model, for hooks."""
+        loaded: nn.Module = self._model
+        return loaded
+
+    def prepare(
+        self,
+        arm: str,
+        records: Sequence[Mapping[str, Any]],
+        prompts: Sequence[str],
+        now: datetime,
+    ) -> list[Prepared]:
+        """See the protocol."""
+        return self._tokens.prepare(arm, records, prompts, now)
+
+    def load(self) -> Census:
+        """Load, compare with the checkpoint, inject what a control asks for, take the census."""
+        with _memory_errors():
+            model, reinitialised = self._load_model()
+        model.eval()
+        model.requires_grad_(False)
+        self._model = model
+        tensors = weights.tensors_of(model)
+        off_device = sorted(n for n, t in tensors.items() if t.device != self._device)
+        mapped = weights.Mapped() if off_device else self._map(model, reinitialised)
+        inject(model, self._contract)
+        model.generation_config = self._explicit_config()
+        self._observed = decoding.Observed(model)
+        model.register_forward_hook(self._on_forward)
+        return Census(
+            classes=_leaf_classes(model),
+            kernels=self._kernels(),
+            computed=mapped.computed,
+            repacked=mapped.repacked,
+            unmapped=mapped.unmapped,
+            altered=mapped.altered,
+            missing=mapped.missing,
+            off_device=off_device,
+            training=[n or "the model" for n, m in model.named_modules() if m.training],
+            requires_grad=[n for n, p in model.named_parameters() if p.requires_grad],
+            num_parameters=sum(p.numel() for p in model.parameters()),
+        )
+
+    def _explicit_config(self) -> Any:
+        stops, pad = self._tokens.stop_ids(), self._tokens.pad_id()
+        return decoding.explicit_config(self._contract.decoding, stops, pad)
+
+    def _on_forward(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Raw logits are taken here: what ``generate`` hands out is a float32 copy."""
+        self._inference.add(torch.is_inference_mode_enabled())
+        self._steps.append(steps_of(output.logits[:, -1, :]))
+
+    def generate(self, batch: Sequence[Prepared]) -> list[Generation]:
+        """Run one batch, padded to its longest prompt; rows end with their first stop token."""
+        ids, mask = self._padded(batch)
+        self._steps = []
+        with _memory_errors(), torch.inference_mode():
+            whole = self._model.generate(
+                inputs=ids, attention_mask=mask, generation_config=self._explicit_config()
+            )
+        new = whole[:, ids.shape[1] :].tolist()
+        return [self._generation(row, tokens) for row, tokens in enumerate(new)]
+
+    def _padded(self, batch: Sequence[Prepared]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids and mask (rows, longest prompt) on the slot's device."""
+        longest = max(len(p.prompt_ids) for p in batch)
+        pad, left = self._tokens.pad_id(), self._contract.decoding.padding_side == "left"
+        ids, masks = [], []
+        for prepared in batch:
+            fill = longest - len(prepared.prompt_ids)
+            row, mask = list(prepared.prompt_ids), list(prepared.attention_mask)
+            ids.append([pad] * fill + row if left else row + [pad] * fill)
+            masks.append([0] * fill + mask if left else mask + [0] * fill)
+        return torch.tensor(ids, device=self._device), torch.tensor(masks, device=self._device)
+
+    def _generation(self, row: int, tokens: Sequence[int]) -> Generation:
+        """One row, cut through its first stop token; what was computed past it is dropped."""
+        stops = set(self._tokens.stop_ids())
+        length = next((i + 1 for i, t in enumerate(tokens) if t in stops), len(tokens))
+        kept = tuple(int(t) for t in tokens[:length])
+        return Generation(
+            token_ids=kept,
+            text=self._tokens.decode(kept),
+            steps=tuple(step[row] for step in self._steps[:length]),
+            stop="eos" if kept and kept[-1] in stops else "length",
+        )
+
+    def settings(self) -> Settings:
+        """Read back from torch, the model and what ``generate`` built so far."""
+        effective, required = determinism.read_back(self._contract)
+        effective |= self._model_state() | self._tokens.facts()
+        rule = self._contract.attention
+        required |= {
+            "model.dtype": self._contract.model.dtype,
+            "model.attention": rule.implementation,
+            "model.training": False,
+            "model.dropout": [],
+            "model.forwards_without_inference_mode": False,
+        }
+        seen = self._observed.effective() if self._observed else {}
+        stops, pad = self._tokens.stop_ids(), self._tokens.pad_id()
+        asked = decoding.required_rule(self._contract, stops, pad)
+        required |= {key: value for key, value in asked.items() if key in seen}
+        return Settings(effective=effective | seen, required=required)
+
+    def _model_state(self) -> dict[str, Any]:
+        modules = dict(self._model.named_modules())
+        kernels = self._kernels()
+        classes = {type(m).__name__ for m in modules.values()}
+        dropouts = (
+            n for n, m in modules.items() if isinstance(m, nn.Dropout) and m.p and m.training
+        )
+        return {
+            "model.class": type(self._model).__name__,
+            "model.dtype": str(self._model.dtype).removeprefix("torch."),
+            "model.parameter_dtypes": _dtypes(self._model),
+            "model.attention": self._model.config._attn_implementation,
+            "model.attention_classes": sorted(c for c in classes if c.endswith("Attention")),
+            "model.training": any(m.training for m in modules.values()),
+            "model.dropout": sorted(dropouts),
+            "model.forwards_without_inference_mode": False in self._inference,
+            "model.kernels": to_text(digest_json(kernels)),
+            "model.kernel_counts": _kernel_counts(kernels),
+            "torch.parallel_info": to_text(sha256(torch.__config__.parallel_info().encode())),
+            "checkpoint.generation_config": self._ignored(),
+        }
+
+    def _ignored(self) -> dict[str, Any]:
+        return decoding.ignored_values(self._checkpoint, self._contract, self._tokens.stop_ids())
+
+    def weights(self) -> bytes:
+        """Digest of all parameters, buffers and kernel-private tensors as they are now."""
+        return weights.digest_all(weights.tensors_of(self._model) | dict(self._extra_tensors()))
+
+    def rng(self) -> bytes:
+        """Digest of Python's, NumPy's and torch's generators, CUDA's included."""
+        legacy: Any = numpy.random.get_state()
+        kind, keys, position, has_gauss, gauss = legacy
+        states = [torch.get_rng_state()]
+        if torch.cuda.is_available():
+            states += torch.cuda.get_rng_state_all()
+        return digest_json(
+            {
+                "python": repr(random.getstate()),
+                "numpy": [kind, keys.tobytes().hex(), position, has_gauss, gauss],
+                "torch": [digest(state).hex() for state in states],
+            }
+        )
+
+    def warnings(self) -> list[str]:
+        """Values of ``generation_config.json`` that are not applied; odd but legal plans."""
+        found = [
+            f"generation_config.json asks for {key} {value!r}, the contract does not: not applied"
+            for key, value in self._ignored().items()
+        ]
+        rule = self._contract.decoding
+        if rule.padding_side == "right" and rule.batch_size > 1:
+            found.append(
+                "padding_side = right: shorter rows of a batch continue after padding, so their "
+                "first step reads the logits of a padded position"
+            )
+        return found
+
+
+def _leaf_classes(model: nn.Module) -> dict[str, int]:
+    leaves = (m for m in model.modules() if not any(True for _ in m.children()))
+    return dict(sorted(Counter(type(m).__name__ for m in leaves).items()))
+
+
+def _dtypes(model: nn.Module) -> dict[str, int]:
+    return dict(Counter(str(p.dtype).removeprefix("torch.") for p in model.parameters()))
+
+
+def _kernel_counts(kernels: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    return dict(sorted(Counter(f"{k['class']}/{k['mode']}" for k in kernels.values()).items()))

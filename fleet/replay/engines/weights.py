@@ -1,0 +1,161 @@
+"""Which loaded tensor is which checkpoint tensor, and the digest of all of them.
+
+Every loaded tensor bears a checkpoint tensor's bytes (or that tensor cast to the dtype it was
+loaded in), or is a declared computed buffer, or is reported. Bytes are compared by exact digest.
+Knows no engine and no verdict; what a kernel repacks for itself its engine declares.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from fleet.contract.canonical import digest_json
+from fleet.replay.checkpoint_tensors import tensor_digests, weight_files
+from fleet.replay.engines.logits import digest
+
+COMPUTED: dict[str, str] = {
+    "rotary_emb.inv_freq": "rotary frequencies, computed from the configuration",
+    "rotary_emb.original_inv_freq": "rotary frequencies, computed from the configuration",
+    "rotary_emb.cos_cached": "rotary table, computed from the configuration",
+    "rotary_emb.sin_cached": "rotary table, computed from the configuration",
+    "embed_tokens.embed_scale": "a constant of the configuration",
+    "position_ids": "0, 1, 2, ...",
+    "attn.bias": "the causal mask of older checkpoints",
+    "attn.masked_bias": "a constant of older checkpoints",
+}
+"""Buffers that a model computes instead of loading, by the end of their name, with the reason.
+Older checkpoints carry some of them; nothing is loaded from those."""
+
+
+@dataclass
+class Mapped:
+    """The outcome of :func:`map_to_checkpoint`; names are sorted."""
+
+    computed: list[str] = field(default_factory=list)
+    repacked: list[str] = field(default_factory=list)
+    unmapped: list[str] = field(default_factory=list)
+    altered: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """All parameters and buffers by name, non-persistent ones and tied names included."""
+    parameters = model.named_parameters(remove_duplicate=False)
+    buffers = model.named_buffers(remove_duplicate=False)
+    return {name: t.detach() for name, t in (*parameters, *buffers)}
+
+
+def digests_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
+    """Name -> tensor digest; tensors side by side on as many threads as the process may use."""
+    with ThreadPoolExecutor(max_workers=min(16, len(os.sched_getaffinity(0)))) as pool:
+        return dict(zip(tensors, pool.map(digest, tensors.values()), strict=True))
+
+
+def digest_all(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """One digest over the sorted (name, tensor digest) pairs; 32 bytes."""
+    return digest_json({name: value.hex() for name, value in digests_of(tensors).items()})
+
+
+def map_to_checkpoint(
+    model: nn.Module,
+    folder: Path,
+    reinitialised: Iterable[str] = (),
+    repacks: Callable[[str], bool] = lambda name: False,
+    unloaded: Collection[str] = (),
+) -> Mapped:
+    """Compare what is loaded with what is on disk.
+
+    Args:
+        model: the loaded model, before anything is injected.
+        folder: its checkpoint.
+        reinitialised: names that the loader itself says it found no tensor for, or another shape.
+        repacks: whether a kernel may keep this tensor in its own layout.
+        unloaded: checkpoint tensors that the engine accounts for in another way.
+    """
+    loaded = tensors_of(model)
+    found = digests_of(loaded)
+    disk = _Disk(folder)
+    mapped = Mapped()
+    left_over = sorted(n for n in loaded if n not in disk.digests or n in reinitialised)
+    for name in sorted(set(loaded) - set(left_over)):
+        if disk.digest_as(name, loaded[name].dtype) != found[name]:
+            (mapped.repacked if repacks(name) else mapped.altered).append(name)
+    unused = set(disk.digests) - set(loaded)
+    for name in _drop_tied(left_over, loaded, disk.digests):
+        if repacks(name):
+            mapped.repacked.append(name)
+        elif name.endswith(tuple(COMPUTED)):
+            mapped.computed.append(name)
+        elif name not in reinitialised and (
+            renamed := disk.same_bytes(unused, found[name], loaded[name].dtype)
+        ):
+            unused.discard(renamed)
+        else:
+            mapped.unmapped.append(name)
+    never_loaded = unused - set(unloaded)
+    mapped.missing = sorted(n for n in never_loaded if not n.endswith(tuple(COMPUTED)))
+    return mapped
+
+
+def _drop_tied(
+    names: list[str], loaded: Mapping[str, torch.Tensor], on_disk: Collection[str]
+) -> list[str]:
+    """Without the names that share their storage with a tensor that is on disk."""
+    anchors = {_place(loaded[n]) for n in loaded if n in on_disk}
+    return [n for n in names if _place(loaded[n]) not in anchors]
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    if tensor.device.type == "meta" or tensor.numel() == 0:
+        return (id(tensor),)
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+class _Disk:
+    """The checkpoint's tensors: digests at once, bytes only where a cast must be compared."""
+
+    def __init__(self, folder: Path) -> None:
+        self.digests = tensor_digests(folder)
+        self._files: dict[str, Path] = {}
+        self._dtypes: dict[str, torch.dtype | None] = {}
+        self._cast: dict[tuple[str, torch.dtype], bytes] = {}
+        for path in weight_files(folder):
+            with safe_open(path, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118 (safe_open is no mapping)
+                    self._files[name] = path
+                    self._dtypes[name] = _DTYPES.get(opened.get_slice(name).get_dtype())
+
+    def digest_as(self, name: str, dtype: torch.dtype) -> bytes:
+        """The digest of a tensor on disk once it is cast to ``dtype``."""
+        if self._dtypes[name] == dtype:
+            return self.digests[name]
+        if (name, dtype) not in self._cast:
+            with safe_open(self._files[name], framework="pt") as opened:
+                self._cast[name, dtype] = digest(opened.get_tensor(name).to(dtype))
+        return self._cast[name, dtype]
+
+    def same_bytes(self, names: Iterable[str], wanted: bytes, dtype: torch.dtype) -> str | None:
+        """An unused tensor with these bytes: a renamed one."""
+        return next((n for n in sorted(names) if self.digest_as(n, dtype) == wanted), None)
+
+
+_DTYPES = {
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}

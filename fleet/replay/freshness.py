@@ -1,0 +1,53 @@
+"""Proof that a process is fresh, taken and judged before anything is loaded.
+
+Freshness is stored evidence, not a promise of the scheduler: what was imported at entry, the
+nonce in the environment that the process was given, and the death of the replay before it, seen
+from a place that could have seen it alive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fleet.errors import AttemptVoid
+from fleet.evidence.process import is_alive
+from fleet.replay.probe import AtEntry
+from fleet.replay.task import ReplayTask
+
+
+def observe(task: ReplayTask, entry: AtEntry, ids: dict[str, str]) -> dict[str, Any]:
+    """The evidence itself.
+
+    Raises:
+        EvidenceError: cannot-observe, when the replay before this one ran in another boot or
+            PID namespace.
+    """
+    return {
+        "nonce": entry.environment.get("FLEET_NONCE", ""),
+        "imported_at_entry": list(entry.imported),
+        "process_tree": list(entry.process_tree),
+        "scheduler": ids,
+        "predecessor": asdict(task.predecessor) if task.predecessor else None,
+        "predecessor_gone": not is_alive(task.predecessor) if task.predecessor else None,
+    }
+
+
+def require_fresh(task: ReplayTask, entry: AtEntry, freshness: dict[str, Any]) -> None:
+    """Freshness is stored evidence, and it is judged before anything is loaded."""
+    if entry.imported:
+        raise AttemptVoid("not-fresh", f"imported before entry: {', '.join(entry.imported)}")
+    if freshness["nonce"] != task.attempt:
+        raise AttemptVoid("not-fresh", "the environment does not carry this attempt's nonce")
+    if freshness["predecessor_gone"] is False:
+        raise AttemptVoid("not-fresh", "the replay before this one still lives")
+
+
+def require_given(entry: AtEntry, wanted: dict[str, str]) -> None:
+    """Variables that must precede the interpreter are compared with what it was given."""
+    for name, value in wanted.items():
+        if entry.environment.get(name) != value:
+            got = entry.environment.get(name)
+            raise AttemptVoid(
+                "setting-not-in-force", f"environment {name}: contract {value!r}, process {got!r}"
+            )

@@ -1,0 +1,85 @@
+"""Read pinned content again inside the worker, and hold it against the digests of the task.
+
+A worker that finds other content than the execution id names is VOID before it loads anything; it
+is never compared with one that found the right content.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet.contract.canonical import sha256, to_text
+from fleet.contract.dataset import parse_records
+from fleet.contract.model import Contract
+from fleet.contract.parsers import Parser, load_parser
+from fleet.errors import AttemptVoid
+from fleet.replay.checkpoint import (
+    chat_template_digest,
+    checkpoint_digest,
+    tensor_digests,
+    tokenizer_digest,
+)
+from fleet.replay.task import ReplayTask
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The planned samples in dataset order: parsed records, and each one's raw line by id."""
+
+    records: tuple[dict[str, Any], ...]
+    raw: dict[str, bytes]
+
+
+def _changed(what: str, expected: str, got: str) -> AttemptVoid:
+    return AttemptVoid("pinned-content-changed", f"{what}: pinned {expected}, found {got}")
+
+
+def samples(task: ReplayTask) -> Samples:
+    """The dataset's planned samples.
+
+    Raises:
+        AttemptVoid: the file is not the pinned one.
+    """
+    data = Path(task.dataset_file).read_bytes()
+    if (got := to_text(sha256(data))) != task.digests["dataset"]:
+        raise _changed("dataset", task.digests["dataset"], got)
+    records, raw = parse_records(data, task.dataset_file)
+    by_id = {str(r["id"]): (dict(r), line) for r, line in zip(records, raw, strict=True)}
+    chosen = [by_id[sample] for sample in task.sample_ids]
+    return Samples(tuple(r for r, _ in chosen), {str(r["id"]): line for r, line in chosen})
+
+
+def parsers(task: ReplayTask, contract: Contract) -> dict[str, Parser]:
+    """Each arm's parser, from the one file that holds it."""
+    found = {}
+    for arm in task.arms:
+        parser = load_parser(contract.arms[arm].parser, Path(task.contract_file).parent)
+        if (got := to_text(parser.digest)) != task.digests[f"parser.{arm}"]:
+            raise _changed(f"parser of arm {arm}", task.digests[f"parser.{arm}"], got)
+        found[arm] = parser
+    return found
+
+
+def tokenizer(task: ReplayTask) -> Path | None:
+    """The checkpoint folder, once its tokenizer and chat template are the pinned ones."""
+    if task.checkpoint is None:
+        return None
+    folder = Path(task.checkpoint)
+    for what, digest in (
+        ("tokenizer", tokenizer_digest(folder)),
+        ("chat_template", chat_template_digest(folder)),
+    ):
+        if to_text(digest) != task.digests[what]:
+            raise _changed(what, task.digests[what], to_text(digest))
+    return folder
+
+
+def weights(task: ReplayTask, folder: Path | None) -> None:
+    """Read every tensor from disk again: another shard is found before any weight is loaded."""
+    if folder is None:
+        return
+    got = to_text(checkpoint_digest(tensor_digests(folder)))
+    if got != task.digests["checkpoint"]:
+        raise _changed("checkpoint tensors", task.digests["checkpoint"], got)

@@ -1,0 +1,222 @@
+"""One replay from entry to manifest, the same for every engine (the order is the protocol).
+
+freshness -> pinned content -> inputs -> seeded load -> read-back -> generation -> read-back ->
+manifest. What contradicts the contract ends the attempt as VOID with its cause; memory and disk
+that ran out end it as FAILED; anything else rises to the driver, which saw the process die or
+raise. Knows no other replay, no store and no verdict.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform as python_platform
+import random
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fleet
+from fleet.contract.canonical import to_text
+from fleet.contract.model import Contract
+from fleet.errors import AttemptEnded, AttemptVoid, EvidenceError, UsageError
+from fleet.evidence.landing import file_sha256, write_once
+from fleet.evidence.manifest import Manifest
+from fleet.evidence.parts import PartWriter
+from fleet.evidence.platform import PLATFORM_FORMAT
+from fleet.evidence.rows import identities
+from fleet.evidence.states import Cause, State
+from fleet.evidence.tally import Tally, tally_rows
+from fleet.replay import determinism, freshness, observe, pinned
+from fleet.replay.engines.protocol import Census, Engine
+from fleet.replay.engines.registry import make_engine
+from fleet.replay.probe import AtEntry, read_platform, read_unit
+from fleet.replay.task import ReplayTask
+
+
+@dataclass
+class _Progress:
+    """What is known so far: the manifest states it however the attempt ends."""
+
+    platform: dict[str, Any] = field(default_factory=dict)
+    platform_sha256: str = ""
+    unit: dict[str, Any] = field(default_factory=dict)
+    freshness: dict[str, Any] = field(default_factory=dict)
+    stages: dict[str, str] = field(default_factory=dict)
+    effective: dict[str, Any] = field(default_factory=dict)
+    effective_end: dict[str, Any] = field(default_factory=dict)
+    census: dict[str, Any] = field(default_factory=dict)
+    envelope: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    volatile: dict[str, Any] = field(default_factory=dict)
+
+
+def run_replay(task: ReplayTask, entry: AtEntry, ids: dict[str, str] | None = None) -> Manifest:
+    """Run one attempt and close it with its manifest.
+
+    Args:
+        task: what to run.
+        entry: the entry facts of this process.
+        ids: identity under the scheduler (node, worker, actor), kept as evidence.
+
+    Raises:
+        OSError: the manifest itself could not be written.
+    """
+    writer = PartWriter(task.folder)
+    seen = _Progress()
+    state: State = "COMPLETE"
+    cause: Cause | None = None
+    try:
+        _replay(task, entry, ids or {}, seen, writer)
+    except AttemptEnded as ended:
+        state = "VOID" if isinstance(ended, AttemptVoid) else "FAILED"
+        cause = Cause(ended.code, ended.text, ended.details)
+    except EvidenceError as error:
+        state, cause = "VOID", Cause(error.code, error.text)
+    except UsageError as error:
+        state, cause = "FAILED", Cause("load-error", str(error))
+    except MemoryError as error:
+        state, cause = "FAILED", Cause("out-of-memory", f"MemoryError {error}".strip())
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        state, cause = "FAILED", Cause("disk-full", f"{error.strerror}: {error.filename}")
+    return _close(task, entry, seen, writer, state, cause)
+
+
+def _replay(
+    task: ReplayTask, entry: AtEntry, ids: dict[str, str], seen: _Progress, writer: PartWriter
+) -> None:
+    started = time.monotonic()
+    contract = task.typed_contract()
+    set_by_us = determinism.environment(contract)
+    seen.freshness = freshness.observe(task, entry, ids)
+    facts = read_platform(task.attempt, entry.environment, set_by_us)
+    seen.platform = {"format": PLATFORM_FORMAT, "facts": facts.facts}
+    seen.platform_sha256 = to_text(facts.digest)
+    seen.unit = dict(read_unit(task.node_label))
+    freshness.require_fresh(task, entry, seen.freshness)
+    freshness.require_given(entry, set_by_us)
+    samples, parsers = pinned.samples(task), pinned.parsers(task, contract)
+    checkpoint = pinned.tokenizer(task)
+    if contract.model.engine != "synthetic":
+        determinism.apply(contract)
+    engine = make_engine(contract, checkpoint)
+    inputs = observe.prepare(task, contract, engine, samples)
+    seen.envelope = observe.envelope(contract, inputs)
+    seen.warnings.extend(observe.input_warnings(inputs))
+    pinned.weights(task, checkpoint)
+    seen.stages["checkpoint"] = task.digests["checkpoint"]
+    seen.volatile["prepare_s"] = time.monotonic() - started
+    _load(task, contract, engine, seen)
+    seen.volatile["load_s"] = time.monotonic() - started
+    for records in observe.generate(task, contract, engine, inputs, samples, parsers):
+        writer.add(records)
+    writer.flush()
+    seen.volatile["generate_s"] = time.monotonic() - started
+    _end(engine, seen)
+
+
+def _load(task: ReplayTask, contract: Contract, engine: Engine, seen: _Progress) -> None:
+    """Seeded from the nonce, so that whatever is initialised at random differs between replays."""
+    _seed(contract, int(task.attempt, 16))
+    census = engine.load()
+    _seed(contract, contract.determinism.seed)
+    seen.census = asdict(census)
+    _require_census(census)
+    seen.stages["post_init_weights"] = to_text(engine.weights())
+    settings = engine.settings()
+    seen.effective = dict(settings.effective)
+    seen.warnings.extend(engine.warnings())
+    observe.require_in_force(settings, "after load")
+
+
+def _seed(contract: Contract, seed: int) -> None:
+    """Every generator the engine could draw from; the synthetic one has no torch."""
+    if contract.model.engine == "synthetic":
+        random.seed(seed)
+    else:
+        determinism.seed_all(seed)
+
+
+def _require_census(census: Census) -> None:
+    """Every loaded tensor is the checkpoint's or declared; nothing trains, nothing is elsewhere."""
+    checks = (
+        ("weights-not-of-checkpoint", "not in the checkpoint", census.unmapped),
+        ("weights-not-of-checkpoint", "differs from the checkpoint", census.altered),
+        ("weights-not-of-checkpoint", "in the checkpoint and not loaded", census.missing),
+        ("placement", "not on the slot's device", census.off_device),
+        ("setting-not-in-force", "in training mode", census.training),
+        ("setting-not-in-force", "requires a gradient", census.requires_grad),
+    )
+    for code, words, names in checks:
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise AttemptVoid(code, f"{names[0]}{more}: {words}", {"names": list(names)[:50]})
+
+
+def _end(engine: Engine, seen: _Progress) -> None:
+    settings = engine.settings()
+    seen.effective_end = dict(settings.effective)
+    observe.require_in_force(settings, "at the end")
+    seen.stages["end_weights"] = to_text(engine.weights())
+    if seen.stages["end_weights"] != seen.stages["post_init_weights"]:
+        raise AttemptVoid("weights-changed", "parameters or buffers changed during the replay")
+
+
+def _close(
+    task: ReplayTask,
+    entry: AtEntry,
+    seen: _Progress,
+    writer: PartWriter,
+    state: State,
+    cause: Cause | None,
+) -> Manifest:
+    """Write the manifest, last. Rows of an attempt that ended early stay evidence."""
+    if state != "COMPLETE":
+        with suppress(OSError):
+            writer.flush()
+    tally = _tally(task, writer) if state == "COMPLETE" else None
+    manifest = Manifest(
+        attempt=task.attempt,
+        campaign=task.campaign,
+        slot=task.slot,
+        purpose=task.purpose,
+        contract=task.contract_name,
+        execution_id=task.execution_id,
+        state=state,
+        cause=cause,
+        num_samples=len(task.sample_ids),
+        arms=task.arms,
+        parts=tuple(writer.parts),
+        roots=tally.roots if tally else {},
+        arm_roots=tally.arm_roots if tally else {},
+        stages=seen.stages,
+        platform=seen.platform,
+        platform_sha256=seen.platform_sha256,
+        unit=seen.unit,
+        process=entry.process,
+        freshness=seen.freshness,
+        effective=seen.effective,
+        effective_end=seen.effective_end,
+        weights={},
+        census=seen.census,
+        envelope=seen.envelope,
+        logs=_logs(task.folder),
+        warnings=tuple(seen.warnings),
+        volatile=seen.volatile
+        | {"fleet": fleet.__version__, "host": python_platform.node(), "closed_at_s": time.time()},
+    )
+    write_once(task.folder / "manifest.json", manifest.to_bytes())
+    return manifest
+
+
+def _tally(task: ReplayTask, writer: PartWriter) -> Tally:
+    paths = [task.folder / part.name for part in writer.parts]
+    return tally_rows(paths, task.arms, identities(paths), in_order=True)
+
+
+def _logs(folder: Path) -> dict[str, str]:
+    files = (folder / "stdout.txt", folder / "stderr.txt")
+    return {path.stem: file_sha256(path) for path in files if path.exists()}

@@ -1,0 +1,46 @@
+"""The inside of a fresh process: entry facts first, its own log files, then the replay.
+
+Imported by whatever started the process; imports nothing heavy until the entry facts are taken.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from fleet.contract.canonical import to_text
+from fleet.replay.probe import AtEntry
+from fleet.replay.task import ReplayTask
+
+
+def run_in_this_process(
+    task: ReplayTask, entry: AtEntry, scheduler_ids: dict[str, str] | None = None
+) -> str:
+    """Run the attempt; returns the manifest's digest as ``sha256:<hex>``."""
+    folder = task.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    redirect_output(folder)
+    from fleet.replay.run import run_replay
+
+    manifest = run_replay(task, entry, scheduler_ids)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return to_text(manifest.digest)
+
+
+def redirect_output(folder: Path) -> None:
+    """Point file descriptors 1 and 2 at the attempt's own files, native libraries included."""
+    for descriptor, stream, name in ((1, sys.stdout, "stdout.txt"), (2, sys.stderr, "stderr.txt")):
+        stream.flush()
+        target = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(target, descriptor)
+        os.close(target)
+
+
+def check_in_this_process(raw_tasks: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Which of these tasks this machine cannot run: the fields of a usage error each."""
+    from fleet.replay.preflight import problems
+
+    return problems([ReplayTask.from_json(raw) for raw in raw_tasks])

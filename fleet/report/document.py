@@ -1,0 +1,37 @@
+"""The JSON documents of the command line, schema 1: counts are records, rates null unless judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fleet.report.answers import CampaignAnswer, ControlAnswer, StatusRow
+
+SCHEMA = 1
+
+
+def campaign_document(answer: CampaignAnswer) -> dict[str, Any]:
+    """``{schema, campaign, contracts, controls}``; contracts exactly as named, in that order."""
+    return {
+        "schema": SCHEMA,
+        "campaign": answer.campaign,
+        "contracts": [verdict.to_json() for verdict in answer.contracts],
+        "controls": [_control(control) for control in answer.controls],
+    }
+
+
+def _control(control: ControlAnswer) -> dict[str, Any]:
+    return control.verdict.to_json() | {
+        "behaves": not control.mismatches,
+        "mismatches": list(control.mismatches),
+    }
+
+
+def status_document(rows: Sequence[StatusRow]) -> dict[str, Any]:
+    """One entry per contract and platform."""
+    return {
+        "schema": SCHEMA,
+        "campaign": None,
+        "contracts": [row.to_json() for row in rows],
+        "controls": [],
+    }

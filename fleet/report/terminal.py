@@ -1,0 +1,138 @@
+"""What a person sees: a verdict table, the lines under it, and the evidence of each FAIL.
+
+Knows no rule; every word about a verdict comes from the judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fleet.judge.rules import verdict_lines
+from fleet.judge.verdict import Verdict
+from fleet.report.answers import CampaignAnswer, StatusRow
+
+COLOURS = {
+    "PASS": "green",
+    "FAIL": "red",
+    "REGRESSED": "red",
+    "VOID": "yellow",
+    "STALE": "yellow",
+    "UNTESTED": "dim",
+}
+
+
+def print_campaign(console: Console, answer: CampaignAnswer) -> None:
+    """Table, verdict lines per contract, then what each FAIL and VOID rests on."""
+    table = _verdict_table(f"campaign {answer.campaign}")
+    controls = [control.verdict for control in answer.controls]
+    for verdict in (*controls, *answer.contracts):
+        _add_row(table, verdict, "control" if verdict in controls else "")
+    console.print(table)
+    for verdict in answer.contracts:
+        _print_details(console, verdict, answer.behaved)
+    for control in answer.controls:
+        words = "behaves as expected"
+        if control.mismatches:
+            words = "DOES NOT BEHAVE: " + "; ".join(control.mismatches)
+        console.print(f"control {control.verdict.contract}: {words}", soft_wrap=True)
+
+
+def _verdict_table(title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in ("contract", "verdict", "grade", "records equal", "logits root", "n", "bound"):
+        table.add_column(name, justify="right" if name in ("n", "bound") else "left")
+    return table
+
+
+def _add_row(table: Table, verdict: Verdict, role: str) -> None:
+    table.add_row(
+        f"{verdict.contract} ({role})" if role else verdict.contract,
+        _word(verdict.state),
+        verdict.attained_grade or "-",
+        f"{verdict.records - verdict.mismatches}/{verdict.records}",
+        " ".join(_short(root) for root in verdict.roots.get("logits", [])[:3]) or "-",
+        str(verdict.records),
+        _bound(verdict.bounds.get("record")),
+    )
+
+
+def _word(state: str) -> Text:
+    return Text(state, style=COLOURS.get(state, ""))
+
+
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:12]
+
+
+def _bound(value: float | None) -> str:
+    return "-" if value is None else f"<= {value:.3%}"
+
+
+def _print_details(console: Console, verdict: Verdict, behaved: frozenset[str]) -> None:
+    note = "  (a control: as expected)" if verdict.contract in behaved else ""
+    console.print(f"\n[bold]{verdict.contract}[/bold]: {verdict.reason}{note}", soft_wrap=True)
+    for line in verdict_lines(verdict):
+        console.print(f"  {line}", soft_wrap=True, highlight=False)
+    if verdict.first_difference:
+        _print_difference(console, verdict.contract, verdict.first_difference)
+    for warning in verdict.warnings:
+        console.print(f"  warning: {warning}", soft_wrap=True, style="yellow")
+
+
+def _print_difference(console: Console, contract: str, first: dict[str, Any]) -> None:
+    sample, arm = first.get("sample_id"), first.get("arm")
+    console.print(f"  first difference: sample {sample}, arm {arm}", highlight=False)
+    for key, value in first.items():
+        if key not in ("sample_id", "arm") and value not in (None, [], {}):
+            console.print(f"    {key}: {value}", soft_wrap=True, highlight=False)
+    console.print(
+        f"  look again: fleet replay {contract} --sample {sample} --arm {arm}",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
+    """One line per contract and platform."""
+    table = Table(title="status", title_justify="left")
+    for name in ("contract", "state", "grade", "scope", "n", "record", "process", "age", "platform"):
+        table.add_column(name)
+    for row in rows:
+        verdict = row.verdict
+        table.add_row(
+            row.contract,
+            _word(row.state),
+            (verdict.attained_grade if verdict else None) or "-",
+            verdict.scope if verdict else "-",
+            str(verdict.records) if verdict else "0",
+            _bound(verdict.bounds.get("record")) if verdict else "-",
+            _process_bound(verdict),
+            _age(row.age_s),
+            row.platform_label or "-",
+        )
+    console.print(table)
+    for row in rows:
+        words = row.note or (row.verdict.reason if row.verdict else "")
+        if row.state != "PASS" and words:
+            console.print(f"{row.contract}: {words}", soft_wrap=True)
+
+
+def _process_bound(verdict: Verdict | None) -> str:
+    if verdict is None or verdict.verdict != "PASS":
+        return "-"
+    bound = verdict.bounds.get("process")
+    return "not bounded" if bound is None else _bound(bound)
+
+
+def _age(age_s: float | None) -> str:
+    if age_s is None:
+        return "-"
+    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
+        if age_s < limit:
+            return f"{age_s / size:.0f} {unit}"
+    return f"{age_s / 86400:.0f} d"

@@ -1,0 +1,1 @@
+"""Plan (pure), launch (the only importer of ray) and drive a campaign."""

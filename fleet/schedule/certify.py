@@ -1,0 +1,142 @@
+"""``certify`` from names to verdicts: resolve, plan, run, ingest, judge.
+
+The one place where every room meets. Holds no rule: plan, driver, store and judge each do theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fleet.errors import ContractError
+from fleet.evidence.landing import Landing
+from fleet.evidence.states import Purpose
+from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
+from fleet.schedule.driver import AttemptEnd, Campaign, Limits
+from fleet.schedule.launcher import Launcher
+from fleet.schedule.plan import Slot, controls_for, plan
+from fleet.schedule.resolve import Resolved, resolve_contract
+from fleet.store.ingest import ingest
+from fleet.store.open import open_reader, open_writer, publish
+
+Say = Callable[[str], None]
+LauncherFactory = Callable[[], AbstractContextManager[Launcher]]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things are. ``search`` holds contracts/ and datasets/; ``cache`` demo checkpoints."""
+
+    search: tuple[Path, ...]
+    store: Path
+    landing: Path
+    cache: Path
+    scratch: Path
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run. ``samples`` and ``arms`` narrow it for ``fleet replay``."""
+
+    contracts: tuple[str, ...]
+    purpose: Purpose = "certify"
+    samples: tuple[str, ...] | None = None
+    arms: tuple[str, ...] | None = None
+    limits: Limits = Limits()
+    argv: tuple[str, ...] = ()
+
+
+@dataclass
+class Planned:
+    """A resolved request: nothing has been started or written yet."""
+
+    named: list[Resolved]
+    controls: list[Resolved]
+    slots: list[Slot] = field(default_factory=list)
+
+    def asked(self, which: Sequence[Resolved]) -> list[Asked]:
+        """As the judge needs them."""
+        return [asked_of(r.name, r.execution_id, r.loaded.contract) for r in which]
+
+
+def plan_request(request: Request, places: Places, say: Say) -> Planned:
+    """Resolve every contract and its controls, and lay out the slots.
+
+    Raises:
+        UsageError: for anything wrong in what was named; nothing has been written.
+    """
+    named = [_resolve(name, places, say) for name in request.contracts]
+    _refuse_doubles(named)
+    taken = {r.name for r in named}
+    wanted = controls_for([r.loaded.contract for r in named])
+    if request.purpose != "certify":
+        wanted = []
+    controls = [_resolve(name, places, say) for name in wanted if name not in taken]
+    slots = plan([_slot_count(r) for r in named], [_slot_count(r) for r in controls])
+    return Planned(named, controls, slots)
+
+
+def _resolve(name: str, places: Places, say: Say) -> Resolved:
+    return resolve_contract(name, places.search, places.cache, say)
+
+
+def _slot_count(resolved: Resolved) -> tuple[str, int]:
+    return resolved.name, resolved.loaded.contract.require.replays
+
+
+def _refuse_doubles(named: Sequence[Resolved]) -> None:
+    names = [r.name for r in named]
+    for name in names:
+        if names.count(name) > 1:
+            raise ContractError("command line", name, "each contract once", "it twice", "drop one")
+
+
+def run_request(
+    request: Request, planned: Planned, places: Places, launcher: Launcher, say: Say
+) -> tuple[Campaign, list[AttemptEnd]]:
+    """Run the slots, then ingest what landed and publish a snapshot for readers.
+
+    Raises:
+        UsageError: the node cannot run a contract, or a folder cannot be written.
+    """
+    landing = Landing.open(places.landing, create=True)
+    with open_writer(places.store):
+        pass  # a store that cannot be written is found before hours of replays, not after
+    campaign = Campaign(
+        landing=landing,
+        launcher=launcher,
+        contracts={r.name: r for r in (*planned.named, *planned.controls)},
+        scratch=places.scratch,
+        limits=request.limits,
+        purpose=request.purpose,
+        samples=request.samples,
+        arms=request.arms,
+        on_event=say,
+    )
+    campaign.preflight()
+    try:
+        ends = campaign.run(planned.slots, request.argv)
+    finally:
+        ingest_and_publish(places.store, landing)
+    return campaign, ends
+
+
+def ingest_and_publish(store: Path, landing: Landing) -> None:
+    """Bring the store up to the landing and let readers see it."""
+    with open_writer(store) as writer:
+        ingest(writer, landing)
+        publish(writer)
+
+
+def certify(
+    request: Request, planned: Planned, places: Places, launcher: Launcher, say: Say
+) -> CampaignAnswer:
+    """Run a planned request to its verdicts."""
+    campaign, _ = run_request(request, planned, places, launcher, say)
+    with open_reader(places.store) as store:
+        answers = Answers(store, Landing.open(places.landing))
+        return answers.campaign(
+            campaign.id, planned.asked(planned.named), planned.asked(planned.controls)
+        )

@@ -1,0 +1,257 @@
+"""Fresh processes on a Ray cluster. The only module that imports ray.
+
+One actor is one process for one attempt: ``max_restarts=0`` and ``max_task_retries=0`` are
+stated, because Ray would otherwise replace a dead actor without a word. A unique ``env_vars``
+entry (the nonce) keeps cached workers out. Ray frees resources before a process is gone and
+nothing in it waits for death, so a watcher actor on the same node watches (pid, start tick)
+disappear.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    NodeDiedError,
+    OutOfMemoryError,
+    RayError,
+    RayTaskError,
+    RuntimeEnvSetupError,
+)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
+from fleet.evidence.manifest import Process
+from fleet.replay.probe import at_entry
+from fleet.replay.task import ReplayTask
+from fleet.replay.worker import check_in_this_process, run_in_this_process
+from fleet.schedule.launcher import Gone, Problem
+
+NODE_LABEL = "fleet.dev/node"
+"""Node label that names a unit; a node without it is named by its host name."""
+
+START_S = 120.0
+"""How long a helper actor (watcher, preflight) may take to answer for the first time."""
+
+
+class _Replay:
+    """Lives in the fresh process. Entry facts are taken before anything else."""
+
+    def __init__(self) -> None:
+        self._entry = at_entry()
+
+    def identity(self) -> dict[str, Any]:
+        return asdict(self._entry.process)
+
+    def run(self, raw: dict[str, Any]) -> str:
+        context = ray.get_runtime_context()
+        ids = {
+            "node": context.get_node_id(),
+            "worker": context.get_worker_id(),
+            "actor": context.get_actor_id() or "",
+        }
+        return run_in_this_process(ReplayTask.from_json(raw), self._entry, ids)
+
+    def check(self, raw_tasks: list[dict[str, Any]]) -> list[dict[str, str]]:
+        return check_in_this_process(raw_tasks)
+
+
+class _Watcher:
+    """Lives on the node of the attempts, in the same PID namespace, and outlives them."""
+
+    def identity(self) -> dict[str, Any]:
+        from fleet.evidence.process import identity
+
+        return asdict(identity())
+
+    def sees(self, raw: dict[str, Any]) -> bool:
+        from fleet.evidence.process import is_alive
+
+        try:
+            return is_alive(Process(**raw))
+        except EvidenceError:
+            return False
+
+    def wait_gone(self, raw: dict[str, Any], deadline_s: float) -> bool:
+        import time
+
+        from fleet.evidence.process import is_alive
+
+        process, until = Process(**raw), time.monotonic() + deadline_s
+        while is_alive(process):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        return True
+
+
+@dataclass
+class _RunningActor:
+    """One attempt's actor, seen from the driver."""
+
+    actor: Any
+    watch: Any
+    process: Process
+    watcher: Mapping[str, Any]
+    task: ReplayTask
+    _seen_alive: bool = field(default=False)
+
+    def result(self, deadline_s: float) -> str:
+        try:
+            digest: str = ray.get(self.actor.run.remote(self.task.to_json()), timeout=deadline_s)
+        except GetTimeoutError as error:
+            raise AttemptFailed("hang", f"no end within {deadline_s:g} s") from error
+        except RayError as error:
+            raise failure(error) from error
+        return digest
+
+    def end(self, deadline_s: float) -> Gone:
+        ray.kill(self.actor, no_restart=True)
+        raw = asdict(self.process)
+        try:
+            gone = ray.get(
+                self.watch.wait_gone.remote(raw, deadline_s), timeout=deadline_s + START_S
+            )
+        except RayError:
+            gone = False
+        return Gone(self._seen_alive, bool(gone), self.watcher)
+
+
+def failure(error: RayError) -> AttemptFailed:
+    """The cause that a Ray error stands for, by type."""
+    text = _first_lines(error)
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        if isinstance(cause, MemoryError):
+            return AttemptFailed("out-of-memory", text)
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return AttemptFailed("disk-full", text)
+        return AttemptFailed("engine-error", text)
+    if isinstance(error, OutOfMemoryError):
+        return AttemptFailed("out-of-memory", text)
+    if isinstance(error, ActorUnavailableError | NodeDiedError):
+        return AttemptFailed("node-unreachable", text)
+    if isinstance(error, RuntimeEnvSetupError):
+        return AttemptFailed("start", text)
+    if isinstance(error, ActorDiedError):
+        return AttemptFailed("killed", text)
+    return AttemptFailed("engine-error", text)
+
+
+def _first_lines(error: BaseException) -> str:
+    """The last line of a remote traceback says what happened; the rest is in the attempt's log."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    chosen = lines[-1] if isinstance(error, RayTaskError) else " ".join(lines[:2])
+    return f"{type(error).__name__}: {chosen.strip()}"[:500]
+
+
+class RayCluster:
+    """A local Ray, or the one at ``address``.
+
+    Args:
+        address: Ray address; None starts a local one that ends with this process.
+
+    Raises:
+        CannotRunError: when nothing answers at ``address``.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            ray.init(
+                address=address or "local",
+                include_dashboard=None if address else False,
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise CannotRunError(
+                f"--address {address or 'local'}",
+                "",
+                "a Ray cluster that answers",
+                str(error).splitlines()[0],
+                "ray status --address ADDRESS, or leave --address out",
+            ) from error
+        self._node = self._choose_node()
+        self._watch = self._actor(_Watcher, {}, num_cpus=0)
+        self._watch_identity: dict[str, Any] = ray.get(
+            self._watch.identity.remote(), timeout=START_S
+        )
+
+    def __enter__(self) -> RayCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ray.shutdown()
+
+    def _choose_node(self) -> dict[str, Any]:
+        alive = sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: str(n["NodeID"]))
+        chosen: dict[str, Any] = alive[0]
+        return chosen
+
+    def node_label(self) -> str:
+        """Its label, else its host name."""
+        labels = self._node.get("Labels", {})
+        return str(labels.get(NODE_LABEL) or self._node["NodeManagerHostname"])
+
+    def _actor(self, cls: type, environment: Mapping[str, str], num_cpus: int) -> Any:
+        remote = ray.remote(cls).options(
+            num_cpus=num_cpus,
+            max_restarts=0,
+            max_task_retries=0,
+            runtime_env={"env_vars": dict(environment)} if environment else None,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(self._node["NodeID"], soft=False),
+        )
+        return remote.remote()
+
+    def preflight(
+        self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]
+    ) -> list[Problem]:
+        """Ask the node in one fresh process."""
+        actor = self._actor(_Replay, environment, num_cpus=1)
+        try:
+            raw = [task.to_json() for task in tasks]
+            found: list[dict[str, str]] = ray.get(actor.check.remote(raw), timeout=600)
+        except RayError as error:
+            raise CannotRunError(
+                "preflight",
+                "",
+                "a process that can check the contracts",
+                str(failure(error)),
+                "fleet doctor",
+            ) from error
+        finally:
+            ray.kill(actor, no_restart=True)
+        return [Problem(**problem) for problem in found]
+
+    def start(
+        self,
+        task: ReplayTask,
+        environment: Mapping[str, str],
+        num_cpus: int,
+        deadline_s: float,
+    ) -> _RunningActor:
+        """One new actor; its process answers with its identity, and the watcher must see it."""
+        if num_cpus > self._node["Resources"].get("CPU", 0):
+            raise AttemptFailed(
+                "unschedulable",
+                f"{num_cpus} CPUs asked, node has {self._node['Resources'].get('CPU', 0):g}",
+            )
+        actor = self._actor(_Replay, environment, num_cpus)
+        try:
+            raw = ray.get(actor.identity.remote(), timeout=deadline_s)
+            seen = bool(ray.get(self._watch.sees.remote(raw), timeout=START_S))
+        except GetTimeoutError as error:
+            ray.kill(actor, no_restart=True)
+            raise AttemptFailed("start", f"no answer within {deadline_s:g} s") from error
+        except RayError as error:
+            raise AttemptFailed("start", _first_lines(error)) from error
+        return _RunningActor(actor, self._watch, Process(**raw), self._watch_identity, task, seen)

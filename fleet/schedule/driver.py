@@ -1,0 +1,258 @@
+"""Drive one campaign: plan, write the ledger before acting, start, watch, accept.
+
+Every planned attempt ends in *accepted* (its manifest closed it) or *given up* (FAILED when its
+death was observed, LOST when not). Only FAILED and LOST are retried, inside a budget; VOID never
+is. This is the one place, beside the command line, that catches broadly: whatever a replay does,
+the campaign goes on and the ledger says what happened. Knows no verdict.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fleet.contract.canonical import from_text, sha256, to_text
+from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
+from fleet.evidence.landing import Landing
+from fleet.evidence.ledger import Ledger
+from fleet.evidence.manifest import Manifest, Process
+from fleet.evidence.states import RETRIED, Cause, Purpose, State
+from fleet.replay import caches, determinism
+from fleet.replay.task import ReplayTask
+from fleet.schedule.launcher import Gone, Launcher, Running
+from fleet.schedule.plan import Slot
+from fleet.schedule.resolve import Resolved
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every wait has its own bound and its own cause. Seconds."""
+
+    start_s: float = 120.0
+    replay_s: float = 7200.0
+    end_s: float = 30.0
+    retries: int = 1
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """How one attempt ended, as the ledger has it."""
+
+    attempt: str
+    slot: Slot
+    state: State
+    cause: Cause | None
+
+
+@dataclass
+class Campaign:
+    """One run of a plan. Make it, then call :meth:`run` once.
+
+    Args:
+        landing: where evidence goes.
+        launcher: what starts fresh processes.
+        contracts: resolved contracts by name.
+        scratch: folder for private caches of the attempts.
+        purpose: what the attempts are for; only ``certify`` can help a PASS.
+        samples: a subset of sample ids (``fleet replay``); None for the whole dataset.
+        arms: a subset of arms; None for all.
+    """
+
+    landing: Landing
+    launcher: Launcher
+    contracts: dict[str, Resolved]
+    scratch: Path
+    limits: Limits = Limits()
+    purpose: Purpose = "certify"
+    samples: tuple[str, ...] | None = None
+    arms: tuple[str, ...] | None = None
+    on_event: Say = lambda _: None
+    id: str = field(default_factory=lambda: new_campaign_id())
+    _last: Process | None = None
+
+    def run(self, slots: Sequence[Slot], argv: Sequence[str] = ()) -> list[AttemptEnd]:
+        """Run every slot; returns the end of every attempt, retries included.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: after the ledger says so.
+        """
+        ledger = self._open(slots, argv)
+        ends: list[AttemptEnd] = []
+        try:
+            for slot in slots:
+                ends.extend(self._run_slot(ledger, slot))
+        finally:
+            ledger.append("closed")
+        return ends
+
+    def preflight(self) -> None:
+        """Raise what the node says it cannot run, before anything is planned.
+
+        Raises:
+            CannotRunError: naming the contract, the reason, and what can run.
+        """
+        tasks = [self._task(_SLOT_ZERO, r, "0" * 16) for r in self.contracts.values()]
+        real = [t for t in tasks if t.checkpoint is not None]
+        if not real:
+            return
+        environment = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        for problem in self.launcher.preflight(real, environment):
+            where = str(self.contracts[problem.contract].loaded.path)
+            raise CannotRunError(where, problem.key, problem.expected, problem.got, problem.fix)
+
+    def _open(self, slots: Sequence[Slot], argv: Sequence[str]) -> Ledger:
+        ledger = Ledger(self.landing, self.id)
+        for resolved in self.contracts.values():
+            self.landing.write_contract(from_text(resolved.execution_id), resolved.body())
+        named = [
+            {"name": name, "execution_id": r.execution_id} for name, r in self.contracts.items()
+        ]
+        ledger.append("campaign", contracts=named, argv=list(argv))
+        controls = sorted({slot.contract for slot in slots if slot.role == "control"})
+        ledger.append("controls", contracts=controls)
+        return ledger
+
+    def _run_slot(self, ledger: Ledger, slot: Slot) -> list[AttemptEnd]:
+        ends: list[AttemptEnd] = []
+        for _ in range(1 + self.limits.retries):
+            ends.append(self._attempt(ledger, slot))
+            if ends[-1].state not in RETRIED:
+                break
+            self.on_event(f"{slot.contract} replay {slot.replay}: {ends[-1].cause}; again")
+        return ends
+
+    def _attempt(self, ledger: Ledger, slot: Slot) -> AttemptEnd:
+        resolved = self.contracts[slot.contract]
+        task = self._task(slot, resolved, secrets.token_hex(8))
+        self.on_event(f"{slot.contract} replay {slot.replay}: attempt {task.attempt}")
+        ledger.append("planned", task.attempt, **self._planned(slot, task))
+        try:
+            running = self._start(task, resolved)
+        except AttemptFailed as failed:
+            return self._give_up(ledger, slot, task, "LOST", failed)
+        except BaseException:
+            self._give_up(ledger, slot, task, "LOST", _INTERRUPTED)
+            raise
+        return self._watch(ledger, slot, task, running)
+
+    def _watch(self, ledger: Ledger, slot: Slot, task: ReplayTask, running: Running) -> AttemptEnd:
+        process = vars(running.process)
+        ledger.append("started", task.attempt, process=process, watcher=dict(running.watcher))
+        self._last = running.process
+        failed: AttemptFailed | None = None
+        digest = ""
+        try:
+            digest = running.result(self.limits.replay_s)
+        except AttemptFailed as error:
+            failed = error
+        except Exception as error:
+            failed = AttemptFailed("engine-error", f"{type(error).__name__}: {error}"[:500])
+        except BaseException:
+            self._interrupted(ledger, slot, task, self._end(ledger, task, running))
+            raise
+        gone = self._end(ledger, task, running)
+        if failed is None:
+            failed = self._unacceptable(task, digest)
+        if failed is None and gone.gone and gone.seen_alive:
+            return self._accept(ledger, slot, task, digest)
+        state: State = "FAILED" if gone.gone else "LOST"
+        unseen = AttemptFailed("death-not-observed", "the process was told to end")
+        return self._give_up(ledger, slot, task, state, failed or unseen)
+
+    def _start(self, task: ReplayTask, resolved: Resolved) -> Running:
+        contract = resolved.loaded.contract
+        environment = determinism.environment(contract)
+        environment |= caches.environment(contract, self.scratch, task.attempt)
+        environment["FLEET_NONCE"] = task.attempt
+        threads = contract.determinism.num_threads
+        return self.launcher.start(task, environment, threads, self.limits.start_s)
+
+    def _unacceptable(self, task: ReplayTask, digest: str) -> AttemptFailed | None:
+        """The manifest on disk must be the one the process says it wrote."""
+        try:
+            data = self.landing.manifest(task.attempt).read_bytes()
+            Manifest.from_bytes(data)
+        except (OSError, EvidenceError) as error:
+            return AttemptFailed("engine-error", f"no readable manifest: {error}")
+        if to_text(sha256(data)) != digest:
+            return AttemptFailed("engine-error", "the manifest on disk is not the one returned")
+        return None
+
+    def _accept(self, ledger: Ledger, slot: Slot, task: ReplayTask, digest: str) -> AttemptEnd:
+        manifest = Manifest.from_bytes(self.landing.manifest(task.attempt).read_bytes())
+        ledger.append("accepted", task.attempt, manifest_sha256=digest, state=manifest.state)
+        return AttemptEnd(task.attempt, slot, manifest.state, manifest.cause)
+
+    def _give_up(
+        self, ledger: Ledger, slot: Slot, task: ReplayTask, state: State, failed: AttemptFailed
+    ) -> AttemptEnd:
+        cause = Cause(failed.code, failed.text, failed.details)
+        ledger.append("given_up", task.attempt, state=state, cause=cause.to_json())
+        return AttemptEnd(task.attempt, slot, state, cause)
+
+    def _interrupted(self, ledger: Ledger, slot: Slot, task: ReplayTask, gone: Gone) -> None:
+        """Ctrl-C or SIGTERM: the attempt has an end in the ledger before the driver goes."""
+        self._give_up(ledger, slot, task, "FAILED" if gone.gone else "LOST", _INTERRUPTED)
+
+    def _end(self, ledger: Ledger, task: ReplayTask, running: Running) -> Gone:
+        gone = running.end(self.limits.end_s)
+        ledger.append(
+            "gone",
+            task.attempt,
+            seen_alive=gone.seen_alive,
+            gone=gone.gone,
+            watcher=dict(gone.watcher),
+        )
+        return gone
+
+    def _planned(self, slot: Slot, task: ReplayTask) -> dict[str, Any]:
+        return {
+            "slot": slot.index,
+            "replay": slot.replay,
+            "role": slot.role,
+            "contract": slot.contract,
+            "execution_id": task.execution_id,
+            "purpose": self.purpose,
+            "vary": [],
+            "node": task.node_label,
+            "num_samples": len(task.sample_ids),
+            "sample_ids": list(task.sample_ids),
+            "arms": list(task.arms),
+        }
+
+    def _task(self, slot: Slot, resolved: Resolved, attempt: str) -> ReplayTask:
+        contract = resolved.loaded.contract
+        return ReplayTask(
+            attempt=attempt,
+            campaign=self.id,
+            slot=slot.index,
+            purpose=self.purpose,
+            contract_name=resolved.name,
+            contract_file=str(resolved.loaded.path.resolve()),
+            contract=contract.model_dump(mode="python"),
+            execution_id=resolved.execution_id,
+            digests=resolved.digests,
+            checkpoint=str(resolved.checkpoint) if resolved.checkpoint else None,
+            dataset_file=str(resolved.dataset.file.resolve()),
+            sample_ids=self.samples or tuple(resolved.dataset.ids),
+            arms=self.arms or tuple(sorted(contract.arms)),
+            landing=str(self.landing.root.resolve()),
+            scratch=str(self.scratch.resolve()),
+            node_label=self.launcher.node_label(),
+            predecessor=self._last,
+        )
+
+
+_SLOT_ZERO = Slot(0, "", 0, "named")
+_INTERRUPTED = AttemptFailed("driver-gone", "the driver was interrupted")
+
+
+def new_campaign_id() -> str:
+    """Sortable by time, unique: ``20260102T030405Z-1a2b3c``."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"

@@ -1,0 +1,76 @@
+"""The seam between the driver and whatever runs fresh processes.
+
+The driver is tested against any launcher that keeps these promises; in the product it is the Ray
+cluster of ``fleet.schedule.cluster``. Nothing here imports ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fleet.evidence.manifest import Process
+from fleet.replay.task import ReplayTask
+
+
+@dataclass(frozen=True)
+class Gone:
+    """What the watcher, in a place that had seen the process alive, saw of its end."""
+
+    seen_alive: bool
+    gone: bool
+    watcher: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a contract cannot run on this machine: the fields of a usage error."""
+
+    contract: str
+    key: str
+    expected: str
+    got: str
+    fix: str
+
+
+class Running(Protocol):
+    """One live attempt."""
+
+    process: Process
+    watcher: Mapping[str, Any]
+
+    def result(self, deadline_s: float) -> str:
+        """Wait for the manifest; its digest as ``sha256:<hex>``.
+
+        Raises:
+            AttemptFailed: with its cause, when the process died, raised, or took too long.
+        """
+
+    def end(self, deadline_s: float) -> Gone:
+        """End the process, whatever it does, and watch it disappear."""
+
+
+class Launcher(Protocol):
+    """Starts fresh processes, one per attempt, never twice."""
+
+    def node_label(self) -> str:
+        """Label of the node that attempts are started on."""
+
+    def preflight(
+        self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]
+    ) -> list[Problem]:
+        """Ask that node, in one fresh process, which of these it cannot run and why."""
+
+    def start(
+        self,
+        task: ReplayTask,
+        environment: Mapping[str, str],
+        num_cpus: int,
+        deadline_s: float,
+    ) -> Running:
+        """Start the one process of an attempt and learn its identity.
+
+        Raises:
+            AttemptFailed: unschedulable or start, when no process answered in time.
+        """

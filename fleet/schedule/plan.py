@@ -1,0 +1,54 @@
+"""Which replays a campaign runs, in which order. Pure: contracts in, slots out.
+
+Replays of one contract stand next to each other on one unit, one after the other; every campaign
+carries its controls, and they run through the same unit and store as what they control. Knows no
+cluster, no clock and no store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fleet.contract.model import Contract
+
+Role = Literal["named", "control"]
+
+CONTROLS: dict[str, tuple[str, str]] = {
+    "torch": ("control-racy", "control-clean"),
+    "synthetic": ("control-racy-synthetic", "control-clean-synthetic"),
+}
+"""Control contracts by what executes them: one that must FAIL, one that must PASS."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One planned replay: the ``replay``-th of its contract, in campaign order."""
+
+    index: int
+    contract: str
+    replay: int
+    role: Role
+
+
+def controls_for(contracts: Sequence[Contract]) -> list[str]:
+    """Names of the controls that a campaign over these contracts must carry.
+
+    The two torch controls run under the engine ``transformers`` and stand for both torch engines.
+    """
+    kinds = {"synthetic" if c.model.engine == "synthetic" else "torch" for c in contracts}
+    return [name for kind in sorted(kinds, reverse=True) for name in CONTROLS[kind]]
+
+
+def plan(named: Sequence[tuple[str, int]], controls: Sequence[tuple[str, int]]) -> list[Slot]:
+    """Slots in the order they run: controls first, so that a broken instrument shows early.
+
+    Args:
+        named: (contract name, replays) as the user gave them, each once.
+        controls: the same for controls that were not named.
+    """
+    everything: list[tuple[Role, str, int]] = [("control", *c) for c in controls]
+    everything += [("named", *c) for c in named]
+    runs = [(role, name, i) for role, name, replays in everything for i in range(replays)]
+    return [Slot(index, name, i, role) for index, (role, name, i) in enumerate(runs)]

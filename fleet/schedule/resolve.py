@@ -1,0 +1,129 @@
+"""From contract names to everything a campaign needs, before any process starts.
+
+Loads the contract, its dataset, parsers and checkpoint, digests them, renders the templates and
+derives the execution id. Every fault found here is a usage error: nothing has been planned yet, so
+nothing can be half written. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet.contract.canonical import sha256, to_text
+from fleet.contract.dataset import LoadedDataset, load_dataset
+from fleet.contract.execution_id import Digests, execution_id, execution_part
+from fleet.contract.load import LoadedContract, load_contract
+from fleet.contract.parsers import load_parser
+from fleet.errors import ContractError
+from fleet.replay.checkpoint import (
+    chat_template_digest,
+    checkpoint_digest,
+    resolve,
+    tensor_digests,
+    tokenizer_digest,
+)
+from fleet.replay.inputs import render_arm
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """One contract, ready to be planned. ``digests`` as ``sha256:<hex>`` text."""
+
+    loaded: LoadedContract
+    dataset: LoadedDataset
+    checkpoint: Path | None
+    execution_id: str
+    digests: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """The contract's name."""
+        return self.loaded.name
+
+    def body(self) -> dict[str, Any]:
+        """What the execution id stands for, kept in the landing."""
+        contract = self.loaded.contract
+        return {
+            "name": self.name,
+            "execution_part": execution_part(contract),
+            "contract": contract.model_dump(mode="json"),
+            "digests": self.digests,
+        }
+
+
+def resolve_contract(
+    name_or_file: str,
+    search: Sequence[Path],
+    cache: Path,
+    say: Callable[[str], None],
+) -> Resolved:
+    """Load and digest one contract and all it names.
+
+    Raises:
+        ContractError, DatasetError, CheckpointError: with the file, the key and the fix.
+    """
+    loaded = load_contract(name_or_file, search)
+    contract, where = loaded.contract, str(loaded.path)
+    dataset = load_dataset(contract.dataset.name, search, loaded.path)
+    parsers = {arm: load_parser(a.parser, loaded.path.parent) for arm, a in contract.arms.items()}
+    for arm in contract.arms:
+        render_arm(contract, where, arm, dataset.records)
+    folder = resolve(contract.model, loaded.path.parent, cache, say)
+    digests = _digests(folder, dataset, {arm: p.digest for arm, p in parsers.items()}, loaded)
+    return Resolved(
+        loaded, dataset, folder, to_text(execution_id(contract, digests)), as_text(digests)
+    )
+
+
+def as_text(digests: Digests) -> dict[str, str]:
+    """Flat ``{name: sha256:<hex>}``; parsers under ``parser.<arm>``."""
+    flat = {
+        "checkpoint": digests.checkpoint,
+        "dataset": digests.dataset,
+        "tokenizer": digests.tokenizer,
+        "chat_template": digests.chat_template,
+    }
+    flat |= {f"parser.{arm}": digest for arm, digest in digests.parsers.items()}
+    return {name: to_text(digest) for name, digest in flat.items()}
+
+
+def _digests(
+    folder: Path | None,
+    dataset: LoadedDataset,
+    parsers: Mapping[str, bytes],
+    loaded: LoadedContract,
+) -> Digests:
+    if folder is None:
+        none = sha256(b"")
+        checkpoint = sha256(loaded.contract.model.checkpoint.encode())
+        return Digests(checkpoint, dataset.digest, none, none, parsers)
+    tensors = tensor_digests(folder)
+    _check_injection(loaded, tensors)
+    return Digests(
+        checkpoint_digest(tensors),
+        dataset.digest,
+        tokenizer_digest(folder),
+        chat_template_digest(folder),
+        parsers,
+    )
+
+
+def _check_injection(loaded: LoadedContract, tensors: Mapping[str, bytes]) -> None:
+    """A control's module path must name a module of the checkpoint."""
+    control = loaded.contract.control
+    if control is None:
+        return
+    path = control.inject.partition(":")[2]
+    modules = {name.rpartition(".")[0] for name in tensors}
+    if path not in modules:
+        near = sorted(m for m in modules if m.rpartition(".")[2] == path.rpartition(".")[2])
+        raise ContractError(
+            str(loaded.path),
+            "control.inject",
+            "the path of a linear module of the checkpoint",
+            repr(path),
+            f"for example {', '.join(near[:3] or sorted(modules)[:3])}",
+        )

@@ -1,0 +1,104 @@
+"""Every attempt that a landing knows of, with the ledger entries that concern it.
+
+An attempt is planned by a chain, or is a folder that no chain planned. A chain that does not check
+is read entry by entry for the attempts it names, all of which its fault makes VOID: a gap must not
+make an attempt disappear. Knows no DuckDB and no rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fleet.contract.canonical import from_text
+from fleet.errors import EvidenceError
+from fleet.evidence import ledger
+from fleet.evidence.landing import Landing
+from fleet.evidence.ledger import Entry
+from fleet.evidence.states import Cause
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One campaign's ledger; ``fault`` says why it does not check, None when it does."""
+
+    campaign: str
+    entries: list[Entry]
+    head: bytes
+    fault: Cause | None
+
+    def first(self, kind: str) -> Entry | None:
+        """Its first entry of a kind."""
+        return next((e for e in self.entries if e.kind == kind), None)
+
+
+@dataclass
+class Story:
+    """One attempt as the ledger tells it. ``fault`` overrides whatever its rows say."""
+
+    attempt: str
+    entries: list[Entry] = field(default_factory=list)
+    fault: Cause | None = None
+
+    def accepted(self) -> Entry | None:
+        """The entry that accepted it."""
+        return next((e for e in self.entries if e.kind == "accepted"), None)
+
+    def digest(self) -> str:
+        """Changes when anything is said about the attempt that was not said before."""
+        hasher = hashlib.sha256(str(self.fault).encode())
+        for entry in self.entries:
+            hasher.update(repr(entry).encode())
+        return hasher.hexdigest()
+
+
+def read_chains(landing: Landing) -> list[Chain]:
+    """Every campaign, sorted by name."""
+    return [_read(landing, campaign) for campaign in ledger.campaigns(landing)]
+
+
+def stories(landing: Landing, chains: Iterable[Chain]) -> list[Story]:
+    """Every planned attempt in the order planned, then every folder that nobody planned."""
+    told: dict[str, Story] = {}
+    for chain in chains:
+        _tell(chain, told)
+    for attempt in landing.attempts():
+        told.setdefault(attempt, Story(attempt))
+    return list(told.values())
+
+
+def _tell(chain: Chain, told: dict[str, Story]) -> None:
+    planned = {e.attempt for e in chain.entries if e.kind == "planned"}
+    for attempt in planned & told.keys():
+        where = f"planned by {told[attempt].entries[0].campaign} and by {chain.campaign}"
+        told[attempt].fault = Cause("duplicate-attempt", where)
+    mine: dict[str, list[Entry]] = {}
+    for entry in chain.entries:
+        if entry.attempt in planned:
+            mine.setdefault(entry.attempt, []).append(entry)
+    for attempt in sorted(mine.keys() - told.keys(), key=lambda a: mine[a][0].seq):
+        told[attempt] = Story(attempt, mine[attempt], chain.fault)
+
+
+def _read(landing: Landing, campaign: str) -> Chain:
+    head = from_text(ledger.chain_head(landing, campaign))
+    try:
+        return Chain(campaign, ledger.read_chain(landing, campaign), head, None)
+    except EvidenceError as error:
+        entries = _salvage(landing, campaign)
+        return Chain(campaign, entries, head, Cause(error.code, error.text))
+
+
+def _salvage(landing: Landing, campaign: str) -> list[Entry]:
+    """The entries of a broken chain that read as its own."""
+    found = []
+    for path in sorted(ledger.chain_folder(landing, campaign).glob("[0-9]*.json")):
+        try:
+            entry = Entry(**json.loads(path.read_bytes()))
+        except (ValueError, TypeError):
+            continue
+        if entry.campaign == campaign and isinstance(entry.body, dict):
+            found.append(entry)
+    return found

@@ -1,0 +1,242 @@
+"""Open a store: one writer, or readers of a published snapshot.
+
+DuckDB locks a file that one process writes against every other open, reading too; so the writer
+publishes ``<store>.snapshot``, a complete copy put in place by one rename, and readers open that.
+Copying the file under a writer would lose its write-ahead log; ``COPY FROM DATABASE`` does not.
+
+Knows no landing. Whatever DuckDB cannot open becomes one message with its next command.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import duckdb
+
+from fleet.errors import StoreError
+from fleet.store.migrations import SCHEMA, migrate, require_known, schema_of
+
+Connection = duckdb.DuckDBPyConnection
+
+CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    # no download behind the user's back: a verdict must not depend on a reachable registry
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    # the order of rows in a table carries no meaning here, and keeping it doubles the load time
+    "preserve_insertion_order": "false",
+}
+
+
+@dataclass(frozen=True)
+class Store:
+    """An open store."""
+
+    path: Path
+    con: Connection
+
+    def close(self) -> None:
+        """Flush and release the lock."""
+        self.con.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def snapshot_path(path: Path) -> Path:
+    """Where :func:`publish` puts the copy that readers open."""
+    return path.with_name(path.name + ".snapshot")
+
+
+def open_writer(path: Path, create: bool = True) -> Store:
+    """Open for writing, as the only process, and migrate.
+
+    Raises:
+        StoreError: locked, unwritable, no DuckDB file, no store, or written by newer code.
+    """
+    if not path.exists() and not create:
+        raise _missing(path)
+    _make_folder(path)
+    store = Store(path, _connect(path, read_only=False))
+    try:
+        migrate(store.con)
+    except StoreError:
+        store.close()
+        raise
+    return store
+
+
+def open_reader(path: Path) -> Store:
+    """Open the published snapshot, or the store itself when there is none and nobody writes.
+
+    Raises:
+        StoreError: missing, locked by a writer, unreadable, or of another schema.
+    """
+    chosen = snapshot_path(path) if snapshot_path(path).exists() else path
+    if not chosen.exists():
+        raise _missing(path)
+    store = Store(chosen, _connect(chosen, read_only=True))
+    try:
+        _require_current(store)
+    except StoreError:
+        store.close()
+        raise
+    return store
+
+
+@contextmanager
+def hold(path: Path) -> Iterator[None]:
+    """Keep other writers out of a store, whatever its state; nothing is read from it.
+
+    Raises:
+        StoreError: when another process writes it, or its folder cannot be made.
+    """
+    _make_folder(path)
+    con = None
+    if path.exists():
+        try:
+            con = duckdb.connect(str(path))
+        except duckdb.Error as error:
+            if _is_locked(str(error)):
+                raise _explain(path, str(error)) from error
+    try:
+        yield
+    finally:
+        if con is not None:
+            con.close()
+
+
+def publish(store: Store) -> Path:
+    """Copy the store into ``<store>.snapshot``, complete or not at all.
+
+    Raises:
+        StoreError: when the folder refuses the copy; the old snapshot stays.
+    """
+    target = snapshot_path(store.path)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+    (name,) = store.con.execute("SELECT current_database()").fetchall()[0]
+    try:
+        store.con.execute(f"ATTACH {quoted(str(temporary))} AS published")
+        try:
+            store.con.execute(f'COPY FROM DATABASE "{name}" TO published')
+        finally:
+            store.con.execute("DETACH published")
+        _sync(temporary)
+        temporary.replace(target)
+    except (duckdb.IOException, OSError) as error:
+        raise _unwritable(target, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+@contextmanager
+def transaction(store: Store, what: str) -> Iterator[None]:
+    """All of it or nothing.
+
+    Raises:
+        StoreError: when the database refuses; ``what`` names what was being written.
+    """
+    store.con.execute("BEGIN")
+    try:
+        yield
+        store.con.execute("COMMIT")
+    except BaseException as error:
+        with suppress(duckdb.Error):  # a failed commit has already rolled back
+            store.con.execute("ROLLBACK")
+        if isinstance(error, duckdb.Error):
+            line = str(error).splitlines()[0]
+            fix = "free space, or use the fleet version that wrote this landing"
+            raise StoreError(str(store.path), what, "an accepted write", line, fix) from error
+        raise
+
+
+def quoted(text: str) -> str:
+    """A SQL string literal, for statements that take no parameters."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _connect(path: Path, read_only: bool) -> Connection:
+    try:
+        return duckdb.connect(str(path), read_only=read_only, config=CONFIG)
+    except duckdb.Error as error:
+        raise _explain(path, str(error)) from error
+
+
+def _explain(path: Path, text: str) -> StoreError:
+    """What DuckDB said, as one of five situations."""
+    where, line = str(path), text.splitlines()[0]
+    if _is_locked(text):
+        holder = text[text.rfind("(PID") + 1 :].split(")")[0] if "(PID" in text else "this process"
+        return StoreError(
+            where,
+            "",
+            "a store that nobody writes",
+            f"locked by {holder}",
+            "wait for it to end; readers can go on with a snapshot (`fleet store snapshot`)",
+        )
+    if "version number" in text:
+        return StoreError(
+            where,
+            "",
+            f"a DuckDB {duckdb.__version__} file",
+            line,
+            f"fleet store rebuild --store {where}",
+        )
+    if "not a valid DuckDB" in text or "orrupt" in text or path.is_dir():
+        return StoreError(
+            where,
+            "",
+            "a fleet store",
+            f"not a readable DuckDB file ({line})",
+            "pass another --store, or move it away and run `fleet store rebuild`",
+        )
+    return StoreError(where, "", "a store that can be opened", line, "pass --store FILE")
+
+
+def _is_locked(text: str) -> bool:
+    """Another process has it open, or this one has, in another mode."""
+    return "lock on file" in text or "different configuration" in text
+
+
+def _unwritable(path: Path, error: Exception) -> StoreError:
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    return StoreError(str(path), "", "a writable folder", str(reason), "pass --store FILE")
+
+
+def _missing(path: Path) -> StoreError:
+    return StoreError(str(path), "", "a store", "none", "fleet store ingest")
+
+
+def _require_current(store: Store) -> None:
+    found = schema_of(store.con)
+    require_known(store.con, found)
+    if found < SCHEMA:
+        raise StoreError(
+            str(store.path), "schema", str(SCHEMA), str(found), "fleet store ingest (it migrates)"
+        )

@@ -1,0 +1,113 @@
+"""Read the store: summaries, platforms, units, contracts, campaigns, controls.
+
+Everything that a verdict needs of an attempt is in its summary, one row each, so that a status
+over any number of records reads attempts only. Knows no verdict.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from fleet.contract.canonical import from_text, to_text
+from fleet.evidence.summary import AttemptSummary
+from fleet.store.open import Connection
+
+
+@dataclass(frozen=True)
+class ContractRow:
+    """One name of one execution id; ``body`` is what the id stands for, None when not landed."""
+
+    name: str
+    execution_id: str
+    body: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class CampaignRow:
+    """One ledger chain. ``fault`` says why it does not check."""
+
+    campaign: str
+    opened_at_s: float | None
+    closed_at_s: float | None
+    argv: tuple[str, ...]
+    fault: str | None
+
+
+@dataclass(frozen=True)
+class ControlRow:
+    """A contract that was a control of a campaign."""
+
+    campaign: str
+    contract: str
+
+
+def summaries(
+    con: Connection,
+    *,
+    contract: str | None = None,
+    execution_id: str | None = None,
+    campaign: str | None = None,
+) -> list[AttemptSummary]:
+    """Attempts by campaign, slot and id; each argument narrows. ``execution_id`` is text."""
+    wanted = {
+        "contract": contract,
+        "execution_id": None if execution_id is None else from_text(execution_id),
+        "campaign": campaign,
+    }
+    given = {column: value for column, value in wanted.items() if value is not None}
+    where = " AND ".join(f"{column} = ?" for column in given) or "true"
+    found = con.execute(
+        f"SELECT summary FROM attempts WHERE {where} ORDER BY campaign, slot, attempt",
+        list(given.values()),
+    ).fetchall()
+    return [AttemptSummary.from_json(json.loads(text)) for (text,) in found]
+
+
+def summary(con: Connection, attempt: str) -> AttemptSummary | None:
+    """One attempt, None when the store does not have it."""
+    row = con.execute("SELECT summary FROM attempts WHERE attempt = ?", [attempt]).fetchone()
+    return AttemptSummary.from_json(json.loads(row[0])) if row else None
+
+
+def platforms(con: Connection) -> dict[str, dict[str, Any]]:
+    """Class key as text -> ``{"format", "facts"}``."""
+    found = con.execute("SELECT digest, facts FROM platforms ORDER BY digest").fetchall()
+    return {to_text(digest): json.loads(facts) for digest, facts in found}
+
+
+def units(con: Connection) -> dict[str, dict[str, Any]]:
+    """Unit id -> what the process saw of it."""
+    found = con.execute("SELECT id, facts FROM units ORDER BY id").fetchall()
+    return {unit: json.loads(facts) for unit, facts in found}
+
+
+def contracts(con: Connection) -> list[ContractRow]:
+    """Every name that was given to an execution id, by name."""
+    found = con.execute(
+        "SELECT name, execution_id, body FROM contracts ORDER BY name, execution_id"
+    ).fetchall()
+    return [ContractRow(n, to_text(e), json.loads(b) if b else None) for n, e, b in found]
+
+
+def campaigns(con: Connection) -> list[CampaignRow]:
+    """Campaigns in the order they were opened; those without an opening last."""
+    found = con.execute(
+        "SELECT id, opened_at_s, closed_at_s, argv, fault FROM campaigns "
+        "ORDER BY opened_at_s NULLS LAST, id"
+    ).fetchall()
+    return [
+        CampaignRow(name, opened, closed, tuple(json.loads(argv)) if argv else (), fault)
+        for name, opened, closed, argv, fault in found
+    ]
+
+
+def controls(con: Connection, campaign: str | None = None) -> list[ControlRow]:
+    """Controls of one campaign, or of all."""
+    found = con.execute(
+        "SELECT campaign, contract FROM controls WHERE campaign = coalesce(?, campaign) "
+        "ORDER BY campaign, contract",
+        [campaign],
+    ).fetchall()
+    return [ControlRow(*row) for row in found]
