@@ -36,18 +36,25 @@ class Source:
         return _reaches(self.raw, key.partition("[")[0])
 
     def raw_seen_from(self, folder: Path) -> dict[str, Any]:
-        """The tables, with parser files spelled relative to ``folder``."""
-        raw, arms = dict(self.raw), self.raw.get("arms")
-        if self.path.parent != folder and isinstance(arms, dict):
-            raw["arms"] = {name: self._moved(arm, folder) for name, arm in arms.items()}
+        """The tables, with relative paths spelled from ``folder``: they stay beside this file."""
+        raw = dict(self.raw)
+        if self.path.parent == folder:
+            return raw
+        arms, model = raw.get("arms"), raw.get("model")
+        if isinstance(arms, dict):
+            raw["arms"] = {
+                n: self._moved(arm, "parser", "file:", folder) for n, arm in arms.items()
+            }
+        if model is not None:
+            raw["model"] = self._moved(model, "checkpoint", "path:", folder)
         return raw
 
-    def _moved(self, arm: Any, folder: Path) -> Any:
-        parser = arm.get("parser") if isinstance(arm, dict) else None
-        if not isinstance(parser, str) or not parser.startswith("file:"):
-            return arm
-        target = self.path.parent / parser.removeprefix("file:")
-        return {**arm, "parser": "file:" + Path(os.path.relpath(target, folder)).as_posix()}
+    def _moved(self, table: Any, key: str, scheme: str, folder: Path) -> Any:
+        text = table.get(key) if isinstance(table, dict) else None
+        if not isinstance(text, str) or not text.startswith(scheme):
+            return table
+        target = self.path.parent / Path(text.removeprefix(scheme)).expanduser()
+        return {**table, key: scheme + Path(os.path.relpath(target, folder)).as_posix()}
 
 
 def _reaches(table: Any, key: str) -> bool:

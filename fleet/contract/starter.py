@@ -1,9 +1,13 @@
-"""The text of a new contract: complete, valid, commented, and meant to be edited.
+"""A new contract file: complete, valid, commented, and meant to be edited.
 
-Knows no file. Every key is written out, because in a contract nothing is implied.
+Every key is written out, because in a contract nothing is implied. Never overwrites a file.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
 
 from fleet.contract.source import NAME
 from fleet.errors import ContractError
@@ -83,3 +87,35 @@ def starter(name: str) -> str:
             "choose another name, without .toml",
         )
     return _TEXT.format(name=name)
+
+
+def write_starter(name: str, search: Sequence[Path]) -> Path:
+    """Write ``contracts/NAME.toml`` into the first folder of the search path.
+
+    Raises:
+        ContractError: the name is no name, the file exists, or it cannot be written.
+    """
+    text = starter(name)
+    path = search[0] / "contracts" / f"{name}.toml"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            _write_whole(path, file, text)
+    except FileExistsError:
+        fix = "choose another name, or edit that file"
+        raise ContractError(str(path), "", "no such file yet", "an existing file", fix) from None
+    except OSError as error:
+        got = error.strerror or type(error).__name__
+        fix = "name a writable folder by --configs or FLEET_CONFIGS"
+        raise ContractError(str(path), "", "a file that can be written", got, fix) from error
+    return path
+
+
+def _write_whole(path: Path, file: TextIO, text: str) -> None:
+    """All of it or nothing: a full disk leaves no half contract."""
+    try:
+        file.write(text)
+        file.flush()
+    except OSError:
+        path.unlink()
+        raise

@@ -56,13 +56,13 @@ def _cell(
 
 
 def _count(found: Findings, arm: str, grade: str) -> tuple[int, int, int | None]:
-    """(exact, total, both unparsed) of the counting comparison with most mismatches."""
+    """(exact, total, both unparsed) of the comparison with most mismatches of a grade's own."""
     best = _whole(found, arm, grade)
-    for c in found.counting:
-        own = c.comparison.counts.get(arm, {})
-        total = own.get(grade, (0, best[1]))[1]
-        differing = sum(k.rows for k in c.kinds(found.grades) if k.arm == arm and grade in k.broken)
+    for c in found.telling:
+        differing = sum(k.rows for k in found.told(c) if k.arm == arm and grade in k.broken)
         if differing > best[1] - best[0]:
+            own = c.comparison.counts.get(arm, {})
+            total = own.get(grade, (0, best[1]))[1]
             unparsed = own.get("both_unparsed", (None, 0))[0] if grade == "prediction" else None
             best = (total - differing, total, unparsed)
     return best
@@ -74,11 +74,15 @@ def _whole(found: Findings, arm: str, grade: str) -> tuple[int, int, int | None]
     if first is None:
         totals = [c.comparison.counts.get(arm, {}).get(grade, (0, 0))[1] for c in found.counting]
         return max(totals, default=0), max(totals, default=0), None
-    unparsed = first.unparsed if grade == "prediction" else None
     if grade == "metric":
-        values = [(s.arms[arm].correct, s.arms[arm].rows) for s in found.good if arm in s.arms]
-        return (0 if len(set(values)) > 1 and found.fails else first.rows), first.rows, None
-    return first.rows, first.rows, unparsed
+        held = not found.differ([_metric(s, arm) for s in found.good])
+        return (first.rows if held else 0), first.rows, None
+    return first.rows, first.rows, first.unparsed if grade == "prediction" else None
+
+
+def _metric(summary: AttemptSummary, arm: str) -> tuple[int, int] | None:
+    own = summary.arms.get(arm)
+    return (own.correct, own.rows) if own else None
 
 
 def _root_differs(found: Findings, arm: str, grade: str) -> bool:
@@ -143,29 +147,21 @@ def records(found: Findings) -> int:
     """Records of one replay; of the compared rows when no attempt is good."""
     if found.good:
         return found.good[0].rows
-    totals = [
-        sum(
-            max((n[1] for n in grades.values()), default=0)
-            for grades in c.comparison.counts.values()
-        )
-        for c in found.counting
-    ]
-    return max(totals, default=0)
+    return max((_compared_rows(c) for c in found.counting), default=0)
+
+
+def _compared_rows(c: Compared) -> int:
+    arms = c.comparison.counts.values()
+    return sum(max((total for _, total in grades.values()), default=0) for grades in arms)
 
 
 def differing_samples(found: Findings) -> tuple[dict[str, Any], ...]:
     """The first 20 (sample, arm) behind a FAIL, in dataset order, each once."""
-    rows = {
-        sample: kind.stage for _, kind in reversed(found.counted_kinds) for sample in kind.samples
-    }
+    kinds = [kind for _, kind in reversed(found.counted_kinds)]
+    rows = {sample: kind.stage for kind in kinds for sample in kind.samples}
     return tuple(
-        {
-            "sample_id": sample,
-            "arm": arm,
-            "position": position,
-            "stage": rows[position, arm, sample],
-        }
-        for position, arm, sample in sorted(rows)[:MAX_SAMPLES]
+        {"sample_id": key[2], "arm": key[1], "position": key[0], "stage": rows[key]}
+        for key in sorted(rows)[:MAX_SAMPLES]
     )
 
 
@@ -177,7 +173,7 @@ def first_difference(found: Findings) -> dict[str, Any] | None:
     if rows:
         c = rows[0][0]
         kind = min((k for other, k in rows if other is c), key=lambda k: k.samples[0])
-        return {"attempts": list(c.comparison.attempts), **kind.first}
+        return {"attempts": list(c.comparison.attempts), "earliest_stage": stage, **kind.first}
     unpaired = next((c for c in found.counting if c.unpaired), None)
     if unpaired is not None:
         return _unpaired(unpaired)

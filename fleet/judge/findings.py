@@ -166,8 +166,20 @@ class Findings:
         """Comparisons that count towards a FAIL."""
         return [c for c in self.compared if self._counts(c)]
 
+    @cached_property
+    def telling(self) -> list[Compared]:
+        """Comparisons whose counts are shown: those that count, and good ones within scope."""
+        return [c for c in self.compared if self._counts(c) or (c.both_good and self._in_scope(c))]
+
+    def told(self, c: Compared) -> list[Kind]:
+        """Kinds of a telling comparison; of good attempts also those above the required grade."""
+        return list(c.kinds(GRADES if c.both_good else self.grades))
+
+    def _in_scope(self, c: Compared) -> bool:
+        return c.same_unit or self.require.scope == "same-class"
+
     def _counts(self, c: Compared) -> bool:
-        in_scope = c.same_unit or self.require.scope == "same-class"
+        in_scope = self._in_scope(c)
         if not c.both_good:
             return in_scope and any(c.kinds(self.grades))
         moved = any(k.stage in INPUT_COLUMNS.values() for k in c.comparison.kinds)

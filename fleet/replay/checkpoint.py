@@ -44,6 +44,7 @@ SYNTHETIC = "synthetic"
 """``demo:synthetic`` is the synthetic engine's model: it has no folder."""
 
 HUB_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+HUB_NOT = ("*/*.safetensors", "*/*.json", "*/*.model")  # other formats' copies, in subfolders
 
 
 def silent(line: str) -> None:
@@ -160,11 +161,12 @@ def _hub(model: Model, repository: str, report: Report) -> Path:
     fetched = _snapshot(model, repository, local_files_only=False)
     if isinstance(fetched, Path):
         return fetched
+    first_line = (str(fetched).strip() or "no reason given").splitlines()[0]
     raise CheckpointError(
         f"hf:{repository}",
         "revision",
         f"commit {model.revision} in the local hub cache or on the hub",
-        f"{type(fetched).__name__}: {str(fetched).strip().splitlines()[0]}",
+        f"{type(fetched).__name__}: {first_line}",
         f"check the network and the rights, then: hf download {repository} "
         f"--revision {model.revision}; or copy it here and use path:",
     ) from fetched
@@ -172,23 +174,27 @@ def _hub(model: Model, repository: str, report: Report) -> Path:
 
 def _snapshot(model: Model, repository: str, local_files_only: bool) -> Path | Exception:
     """The snapshot folder, or why there is none."""
-    from httpx import HTTPError
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    disable_progress_bars()
     patterns = [*HUB_FILES, "*.py"] if model.trust_remote_code else [*HUB_FILES]
+    # Its bases are OSError and the base error of whichever HTTP library the hub client uses.
+    known: tuple[type[Exception], ...] = (
+        *HfHubHTTPError.__bases__,
+        HFValidationError,
+        LocalEntryNotFoundError,
+    )
     try:
         return Path(
             snapshot_download(
                 repository,
                 revision=model.revision,
                 allow_patterns=patterns,
+                ignore_patterns=[*HUB_NOT],
                 local_files_only=local_files_only,
             )
         )
-    except (HTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+    except known as error:
         return error
 
 

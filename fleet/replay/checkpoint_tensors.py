@@ -163,9 +163,7 @@ def _entries(path: Path, view: memoryview) -> list[Entry]:
     """All tensors of one file, in the order of their bytes, without a gap or a remainder."""
     header, start = _header(path, view)
     entries = [
-        _entry(path, name, value, start)
-        for name, value in header.items()
-        if name != "__metadata__"
+        _entry(path, name, value, start) for name, value in header.items() if name != "__metadata__"
     ]
     entries.sort(key=lambda entry: (entry.begin, entry.end))
     position = start

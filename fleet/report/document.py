@@ -1,11 +1,12 @@
-"""The JSON documents of the command line, schema 1: counts are records, rates null unless judged."""
+"""The JSON documents of the command line, schema 1. Counts are records; no verdict, no rate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from fleet.report.answers import CampaignAnswer, ControlAnswer, StatusRow
+from fleet.report.answers import CampaignAnswer, ControlAnswer
+from fleet.report.status import StatusRow
 
 SCHEMA = 1
 

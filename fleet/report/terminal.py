@@ -14,7 +14,8 @@ from rich.text import Text
 
 from fleet.judge.rules import verdict_lines
 from fleet.judge.verdict import Verdict
-from fleet.report.answers import CampaignAnswer, StatusRow
+from fleet.report.answers import CampaignAnswer
+from fleet.report.status import StatusRow
 
 COLOURS = {
     "PASS": "green",
@@ -100,7 +101,17 @@ def _print_difference(console: Console, contract: str, first: dict[str, Any]) ->
 def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
     """One line per contract and platform."""
     table = Table(title="status", title_justify="left")
-    for name in ("contract", "state", "grade", "scope", "n", "record", "process", "age", "platform"):
+    for name in (
+        "contract",
+        "state",
+        "grade",
+        "scope",
+        "n",
+        "record",
+        "process",
+        "age",
+        "platform",
+    ):
         table.add_column(name)
     for row in rows:
         verdict = row.verdict

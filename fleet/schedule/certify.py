@@ -44,7 +44,7 @@ class Request:
     purpose: Purpose = "certify"
     samples: tuple[str, ...] | None = None
     arms: tuple[str, ...] | None = None
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     argv: tuple[str, ...] = ()
 
 

@@ -101,8 +101,8 @@ def load_hashes(con: Connection, key: int, attempt: str, parts: Sequence[StoredP
     for lacks in sorted({part.lacks for part in whole}, key=sorted):
         group = [part for part in whole if part.lacks == lacks]
         row = con.execute(
-            f"INSERT INTO hashes SELECT ?, list_extract(?, file_index + 1), file_row_number, "
-            f"{', '.join(_values(lacks))} FROM read_parquet(?) WHERE attempt = ?",
+            "INSERT INTO hashes SELECT ?, list_extract(?, file_index::BIGINT + 1), "
+            f"file_row_number, {', '.join(_values(lacks))} FROM read_parquet(?) WHERE attempt = ?",
             [key, [part.number for part in group], [str(p.path) for p in group], attempt],
         ).fetchone()
         loaded += int(row[0]) if row else 0

@@ -33,6 +33,10 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
+REFUSALS = (duckdb.OperationalError, duckdb.IntegrityError, duckdb.DataError)
+"""Disk, memory, constraints, values: never a fault of this code's own SQL."""
+
+
 @dataclass(frozen=True)
 class Store:
     """An open store."""
@@ -157,7 +161,7 @@ def transaction(store: Store, what: str) -> Iterator[None]:
     except BaseException as error:
         with suppress(duckdb.Error):  # a failed commit has already rolled back
             store.con.execute("ROLLBACK")
-        if isinstance(error, duckdb.Error):
+        if isinstance(error, REFUSALS):
             line = str(error).splitlines()[0]
             fix = "free space, or use the fleet version that wrote this landing"
             raise StoreError(str(store.path), what, "an accepted write", line, fix) from error

@@ -65,11 +65,11 @@ def pair_counts(con: Connection, a: str, b: str) -> Counts:
 def only_in(con: Connection, a: str, b: str) -> list[tuple[str, str]]:
     """``(arm, sample_id)`` that ``a`` landed and ``b`` did not, in dataset order."""
     found = con.execute(
-        "SELECT arm, sample_id, min(position) AS at FROM hashes x "
+        "SELECT arm, sample_id, min(position) AS first_place FROM hashes x "
         "WHERE attempt = (SELECT key FROM attempts WHERE attempt = $a) AND NOT EXISTS "
         "(SELECT 1 FROM hashes y WHERE y.arm = x.arm AND y.sample_id = x.sample_id "
         "AND y.attempt = (SELECT key FROM attempts WHERE attempt = $b)) "
-        "GROUP BY arm, sample_id ORDER BY at, arm, sample_id",
+        "GROUP BY arm, sample_id ORDER BY first_place, arm, sample_id",
         {"a": a, "b": b},
     ).fetchall()
     return [(arm, sample) for arm, sample, _ in found]
@@ -116,4 +116,7 @@ def _row(con: Connection, landing: Landing, attempt: str, arm: str, sample_id: s
         "AND arm = ? AND sample_id = ? ORDER BY part, row LIMIT 1",
         [attempt, arm, sample_id],
     ).fetchone()
-    return WideRows(con, landing, attempt).get(*found, (arm, sample_id)) if found else None
+    if found is None:
+        return None
+    part, row = found
+    return WideRows(con, landing, attempt).get(part, row, (arm, sample_id))

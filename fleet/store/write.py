@@ -88,7 +88,7 @@ def insert_facts(con: Connection, manifest: Manifest) -> None:
         )
     unit = manifest.unit
     if unit.get("id"):
-        values = [str(unit["id"]), str(unit.get("label", "")), as_json(unit)]
+        values = [str(unit["id"]), str(unit.get("node_label", "")), as_json(unit)]
         con.execute("INSERT OR IGNORE INTO units VALUES (?, ?, ?)", values)
 
 

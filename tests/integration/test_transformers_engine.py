@@ -9,22 +9,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-torch = pytest.importorskip("torch")
-
-from tests.integration.engine_cases import (  # noqa: E402
+from fleet.errors import AttemptVoid, CheckpointError, ContractError
+from fleet.replay import determinism
+from fleet.replay.engines.logits import digest, steps_of
+from fleet.replay.engines.transformers import TransformersEngine
+from tests.integration.engine_cases import (
     NOW,
     contract,
     not_in_force,
     one_by_one,
     prepared,
 )
-from safetensors.torch import load_file, save_file  # noqa: E402
-
-from fleet.errors import AttemptVoid, CheckpointError, ContractError  # noqa: E402
-from fleet.replay import determinism  # noqa: E402
-from fleet.replay.engines.logits import digest, steps_of  # noqa: E402
-from fleet.replay.engines.transformers import TransformersEngine  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

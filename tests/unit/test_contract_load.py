@@ -420,13 +420,29 @@ def test_a_fault_is_charged_to_the_file_that_holds_the_key(configs: Path) -> Non
     assert (caught.value.where, caught.value.key) == (str(base.resolve()), "decoding.batch_size")
 
 
-def test_a_parser_file_of_the_base_stays_beside_the_base(configs: Path, tmp_path: Path) -> None:
-    write(configs, "base", changed('"letter"', '"file:parsers/p.py"'))
+def test_relative_paths_of_the_base_stay_beside_the_base(configs: Path, tmp_path: Path) -> None:
+    text = changed('"letter"', '"file:parsers/p.py"')
+    write(configs, "base", text.replace("demo:smollm2-135m", "path:models/m"))
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "c.toml").write_text('extends = "base"\n')
-    found = load.load_contract(str(mine / "c.toml"), [configs])
-    assert found.contract.arms["current"].parser == "file:../contracts/parsers/p.py"
+    contract = load.load_contract(str(mine / "c.toml"), [configs]).contract
+    assert contract.arms["current"].parser == "file:../contracts/parsers/p.py"
+    assert contract.model.checkpoint == "path:../contracts/models/m"
+    write(configs, "c", 'extends = "base"\n')
+    beside = load.load_contract("c", [configs]).contract
+    assert beside.arms["current"].parser == "file:parsers/p.py"
+
+
+def test_an_absolute_path_of_the_base_reaches_the_same_folder(
+    configs: Path, tmp_path: Path
+) -> None:
+    write(configs, "base", changed("demo:smollm2-135m", f"path:{tmp_path}/m"))
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "c.toml").write_text('extends = "base"\n')
+    checkpoint = load.load_contract(str(mine / "c.toml"), [configs]).contract.model.checkpoint
+    assert (mine / checkpoint.removeprefix("path:")).resolve() == (tmp_path / "m").resolve()
 
 
 # Versions
@@ -456,59 +472,3 @@ def test_what_this_version_cannot_do_is_refused_plainly(
     assert error.key == key
     assert "not supported by this version" in error.got
     assert error.fix.startswith("write ")
-
-
-# What is shipped
-
-
-@pytest.mark.parametrize("name", load.list_contracts([CONFIGS]))
-def test_every_shipped_contract_loads(name: str) -> None:
-    found = load.load_contract(name, [CONFIGS])
-    assert sorted(found.contract.arms) == ["controlled", "current"]
-    templates = {arm.template for arm in found.contract.arms.values()}
-    assert len(templates) == 2
-
-
-def test_a_full_contract_differs_from_its_base_in_the_dataset_only() -> None:
-    for name in ("smollm2-bf16", "smollm2-awq-aten"):
-        quick = load.load_contract(name, [CONFIGS]).contract.model_dump()
-        full = load.load_contract(f"{name}-full", [CONFIGS]).contract.model_dump()
-        assert full.pop("dataset")["name"] == "choices-191"
-        assert quick.pop("dataset")["name"] == "choices-24"
-        assert full == quick
-
-
-@pytest.mark.parametrize("suffix", ["", "-synthetic"])
-def test_the_controls_are_twins_but_for_the_order_of_a_sum(suffix: str) -> None:
-    racy, clean = (
-        load.load_contract(f"control-{kind}{suffix}", [CONFIGS]).contract.model_dump()
-        for kind in ("racy", "clean")
-    )
-    assert (racy.pop("expect")["verdict"], clean.pop("expect")["verdict"]) == ("FAIL", "PASS")
-    fault, twin = racy.pop("control")["inject"], clean.pop("control")["inject"]
-    assert fault.replace("racy_", "ordered_") == twin != fault
-    assert racy == clean
-
-
-def test_one_checkpoint_under_two_backends_differs_in_the_backend_only() -> None:
-    a, b = (
-        load.load_contract(f"tiny-awq-{backend}", [CONFIGS]).contract.model_dump()
-        for backend in ("torch", "aten")
-    )
-    backends = {table["quantization"].pop("backend") for table in (a, b)}
-    assert backends == {"awq_torch", "awq_torch_aten"}
-    assert a == b
-
-
-def test_shipped_contracts_write_every_determinism_key_out() -> None:
-    for name in load.list_contracts([CONFIGS]):
-        origin = load.load_contract(name, [CONFIGS]).origin
-        explicit = [key for key in origin if key.startswith(("determinism.", "require."))]
-        assert not [key for key in explicit if origin[key] == "default"], name
-
-
-def test_the_starter_is_a_valid_contract_and_refuses_a_bad_name(configs: Path) -> None:
-    write(configs, "mine", starter("mine"))
-    assert load.load_contract("mine", [configs]).contract.require.replays == 2
-    with pytest.raises(ContractError, match="choose another name"):
-        starter("a/b")

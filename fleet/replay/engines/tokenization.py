@@ -1,8 +1,8 @@
 """From an arm's prompts to token ids, and from generated ids to text.
 
-The chat template is the checkpoint's own, its clock is the caller's: ``strftime_now`` is replaced in
-the template's environment (transformers hands every template the wall clock, and turns functions
-among the caller's variables into text).
+The chat template is the checkpoint's own, its clock is the caller's: ``strftime_now`` is replaced
+in the template's environment (transformers hands every template the wall clock, and turns
+functions among the caller's variables into text).
 Knows no weight and no device. Input comes first: a prompt without ids ends the attempt here.
 """
 

@@ -1,0 +1,5 @@
+"""``python -m fleet``."""
+
+from fleet.cli import main
+
+main()

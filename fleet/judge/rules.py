@@ -1,0 +1,230 @@
+"""From summaries and row comparisons to a verdict. The rules, in the order they are asked:
+
+1. FAIL when anything counts as a difference (see ``findings``): two roots of good attempts at the
+   required grade or below, inputs or weights that differ between good attempts, or rows of any
+   attempt that differ with equal inputs and settings. Nothing absolves it.
+2. VOID when the campaign's evidence is short of what is required, with the first cause.
+3. VOID when a control of the campaign did not behave. Controls never touch a FAIL.
+4. PASS.
+
+The layer of a FAIL is that of the earliest differing stage, when that stage has one layer and no
+setting before it differs; otherwise the candidates are listed and the layer is None. Settings that
+differ while every value is equal are a warning. Without a campaign the newest campaign with
+complete evidence carries the PASS, and without one the newest campaign's cause is the VOID's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fleet.contract.model import Require
+from fleet.evidence.summary import AttemptSummary
+from fleet.judge.account import Arms
+from fleet.judge.compare import PairComparison, compare_rows
+from fleet.judge.findings import Comparisons, Findings
+from fleet.judge.outcome import Outcome, decided
+from fleet.judge.platforms import parted
+from fleet.judge.present import check_expectation, exit_code, status_of, verdict_lines
+from fleet.judge.sets import SetKey, groups, in_order, pairs_needed, set_key
+from fleet.judge.sufficiency import shortfall
+from fleet.judge.verdict import Verdict
+
+__all__ = [
+    "Arms",
+    "PairComparison",
+    "SetKey",
+    "check_expectation",
+    "compare_rows",
+    "exit_code",
+    "groups",
+    "had_pass",
+    "judge",
+    "judge_campaign",
+    "pairs_needed",
+    "pairs_needed_for_campaign",
+    "status_of",
+    "verdict_lines",
+]
+
+NO_CONTROLS: Mapping[str, Sequence[str]] = {}
+
+
+def judge(
+    summaries: Sequence[AttemptSummary],
+    require: Require,
+    comparisons: Comparisons,
+    *,
+    campaign: str | None,
+    contract_name: str,
+    controls_failed: Sequence[str] = (),
+    controls_failed_in: Mapping[str, Sequence[str]] = NO_CONTROLS,
+    siblings: Sequence[AttemptSummary] = (),
+) -> Verdict:
+    """The verdict on one set.
+
+    Args:
+        summaries: every attempt of one set, of all campaigns, as :func:`groups` gives them.
+        require: what is asked of the evidence.
+        comparisons: by (attempt, attempt), at least those of :func:`pairs_needed`.
+        campaign: whose evidence must suffice; None when any campaign's may.
+        contract_name: for the reader.
+        controls_failed: controls of ``campaign`` that did not behave.
+        controls_failed_in: the same by campaign, when ``campaign`` is None.
+        siblings: attempts of the same contract whose platform is unknown; they can only object.
+
+    Raises:
+        ValueError: no attempt, attempts of several sets, or a needed comparison is missing.
+    """
+    if len({set_key(s) for s in summaries}) != 1:
+        raise ValueError("a verdict is about one set of at least one attempt")
+    found = Findings(in_order(summaries), require, comparisons, campaign)
+    failed = {campaign: controls_failed} if campaign is not None else controls_failed_in
+    outcome = Outcome("FAIL") if found.fails else _evidence(found, siblings, failed)
+    return decided(found, outcome, contract_name, siblings)
+
+
+def _evidence(
+    found: Findings, siblings: Sequence[AttemptSummary], failed: Mapping[Any, Sequence[str]]
+) -> Outcome:
+    """PASS or VOID: the campaign's own, or the newest that suffices, else the newest there is."""
+    names = [found.campaign] if found.campaign is not None else _newest_first(found.attempts)
+    outcomes = [_campaign(found, siblings, name, failed.get(name, ())) for name in names]
+    return next((o for o in outcomes if o.word == "PASS"), outcomes[0])
+
+
+def _newest_first(attempts: Sequence[AttemptSummary]) -> list[str]:
+    certify = [s.campaign for s in attempts if s.purpose == "certify"]
+    return list(dict.fromkeys(reversed(certify))) or [attempts[-1].campaign]
+
+
+def _campaign(
+    found: Findings,
+    siblings: Sequence[AttemptSummary],
+    campaign: str,
+    controls_failed: Sequence[str],
+) -> Outcome:
+    cause = shortfall(found.attempts, siblings, found.require, campaign)
+    if cause is not None:
+        return Outcome("VOID", campaign, cause.code, cause.text)
+    if controls_failed:
+        names = ", ".join(controls_failed)
+        return Outcome("VOID", campaign, "control-failed", f"control {names} did not behave")
+    return Outcome("PASS", campaign)
+
+
+def had_pass(
+    summaries: Sequence[AttemptSummary],
+    require: Require,
+    comparisons: Comparisons,
+    *,
+    contract_name: str,
+    controls_failed_in: Mapping[str, Sequence[str]] = NO_CONTROLS,
+) -> bool:
+    """Was this set a PASS at the end of any earlier campaign, by today's rules? (REGRESSED)"""
+    ordered = in_order(summaries)
+    names = list(dict.fromkeys(s.campaign for s in ordered))
+    for count in range(1, len(names)):
+        earlier = [s for s in ordered if s.campaign in names[:count]]
+        known = {s.attempt for s in earlier}
+        pairs = {k: c for k, c in comparisons.items() if k[0] in known and k[1] in known}
+        verdict = judge(
+            earlier,
+            require,
+            pairs,
+            campaign=None,
+            contract_name=contract_name,
+            controls_failed_in=controls_failed_in,
+        )
+        if verdict.verdict == "PASS":
+            return True
+    return False
+
+
+def pairs_needed_for_campaign(
+    summaries: Sequence[AttemptSummary], require: Require, campaign: str
+) -> list[tuple[str, str]]:
+    """:func:`pairs_needed` of every set that the campaign has an attempt in."""
+    return [
+        pair
+        for members in _sets_of(summaries, campaign).values()
+        for pair in pairs_needed(members, require, campaign)
+    ]
+
+
+def _sets_of(
+    summaries: Sequence[AttemptSummary], campaign: str
+) -> dict[SetKey, list[AttemptSummary]]:
+    return {
+        key: members
+        for key, members in groups(summaries).items()
+        if any(s.campaign == campaign and s.purpose == "certify" for s in members)
+    }
+
+
+def judge_campaign(
+    summaries: Sequence[AttemptSummary],
+    require: Require,
+    comparisons: Comparisons,
+    campaign: str,
+    *,
+    contract_name: str,
+    controls_failed: Sequence[str] = (),
+    platforms: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Verdict:
+    """One contract's verdict in one campaign, over all platforms its replays landed on.
+
+    FAIL on any platform wins. A replay whose platform is unknown counts against its campaign. When
+    no platform has enough although the replays completed, the pair was parted: VOID, naming the
+    fact that could not be read or that differs.
+
+    Args:
+        summaries: every attempt of one execution id, of all campaigns and platforms.
+        require: what is asked of the evidence.
+        comparisons: those of :func:`pairs_needed_for_campaign`.
+        campaign: the one in question.
+        contract_name: for the reader.
+        controls_failed: controls of the campaign that did not behave.
+        platforms: platform digest -> its facts.
+    """
+    sets = _sets_of(summaries, campaign)
+    if not sets:
+        return _nothing(summaries, require, campaign, contract_name)
+    lost = [s for key, members in sets.items() if not key.platform for s in members]
+    placed = {key: members for key, members in sets.items() if key.platform} or sets
+    verdicts = [
+        judge(
+            members,
+            require,
+            comparisons,
+            campaign=campaign,
+            contract_name=contract_name,
+            controls_failed=controls_failed,
+            siblings=[s for s in lost if s not in members],
+        )
+        for members in placed.values()
+    ]
+    order = {"FAIL": 0, "PASS": 1, "VOID": 2}
+    best = min(verdicts, key=lambda v: order[v.verdict])
+    if best.verdict != "VOID" or len(placed) == 1:
+        return best
+    return parted(best, placed, require, campaign, platforms or {})
+
+
+def _nothing(
+    summaries: Sequence[AttemptSummary], require: Require, campaign: str, contract_name: str
+) -> Verdict:
+    """The campaign ended before it planned a replay of this contract."""
+    return Verdict(
+        contract=contract_name,
+        execution_id=summaries[0].execution_id if summaries else "",
+        platform="",
+        verdict="VOID",
+        state="VOID",
+        required_grade=require.grade,
+        scope=require.scope,
+        vary=require.vary,
+        code="missing-evidence",
+        reason="VOID(missing-evidence): the campaign holds no certification replay",
+        campaign=campaign,
+    )

@@ -1,0 +1,225 @@
+"""Compare two attempts, two platforms, or the newest attempts of two contracts (``fleet diff``).
+
+Says what differs, from contract keys to the first differing step, and blames nothing: two
+different contracts are two sets of bits, so a difference between them is no fault of a kernel.
+Gives a difference, never a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+
+from fleet.errors import UsageError
+from fleet.evidence.summary import AttemptSummary
+from fleet.judge.compare import PairComparison
+from fleet.report.answers import Answers, known_contracts
+from fleet.store import queries
+
+SCHEMA = 1
+Changes = dict[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class PairDiff:
+    """Two attempts. ``fields``: dotted key -> (value of a, value of b), where they differ."""
+
+    contract: str
+    a: str
+    b: str
+    result: str
+    words: str
+    fields: Changes = field(default_factory=dict)
+    comparison: PairComparison | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return {
+            "contract": self.contract,
+            "a": self.a,
+            "b": self.b,
+            "result": self.result,
+            "words": self.words,
+            "fields": {key: list(values) for key, values in self.fields.items()},
+            "comparison": self.comparison.to_json() if self.comparison else None,
+        }
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What ``fleet diff`` answers: one pair, or one per contract that both platforms ran."""
+
+    a: str
+    b: str
+    kind: str
+    fields: Changes
+    pairs: tuple[PairDiff, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return {
+            "schema": SCHEMA,
+            "kind": self.kind,
+            "a": self.a,
+            "b": self.b,
+            "fields": {key: list(values) for key, values in self.fields.items()},
+            "pairs": [pair.to_json() for pair in self.pairs],
+        }
+
+    def exit_code(self) -> int:
+        """0 nothing differs, 1 something does, 3 nothing could be compared."""
+        results = {pair.result for pair in self.pairs}
+        if "DIFFERS" in results:
+            return 1
+        return 0 if results == {"EQUAL"} else 3
+
+
+def compare(answers: Answers, a: str, b: str) -> Diff:
+    """Find what ``a`` and ``b`` name, and compare.
+
+    Raises:
+        UsageError: a name that is nothing, or two names of different kinds.
+    """
+    for kind, find in (("attempts", _attempts), ("platforms", _platforms), ("contracts", _newest)):
+        left, right = find(answers, a), find(answers, b)
+        if left and right:
+            return (
+                _platform_diff(answers, left, right)
+                if kind == "platforms"
+                else _one(answers, kind, left[0], right[0])
+            )
+    raise UsageError(
+        "diff",
+        f"{a} {b}",
+        "two attempts, two platform digests, or two contract names that the store knows",
+        "at least one that is none of them",
+        "fleet status --json lists attempts, platforms and contracts",
+    )
+
+
+def attempt_diff(answers: Answers, a: AttemptSummary, b: AttemptSummary) -> PairDiff:
+    """Contract, platform and settings first, then row by row."""
+    fields = _fields(answers, a, b)
+    dtype = next((k.dtype for k in known_contracts(answers.store) if k.name == a.contract), "")
+    if a.attempt == b.attempt or not a.rows or not b.rows:
+        words = "one attempt named twice" if a.attempt == b.attempt else "an attempt has no rows"
+        return PairDiff(a.contract, a.attempt, b.attempt, "NO_EVIDENCE", words, fields)
+    pair = (a.attempt, b.attempt)
+    found = answers.comparisons([pair], dtype)[pair]
+    differs = bool(found.kinds) or any(found.only_in)
+    words = _words(a, b, fields, found, differs)
+    return PairDiff(
+        a.contract if a.contract == b.contract else f"{a.contract} / {b.contract}",
+        a.attempt,
+        b.attempt,
+        "DIFFERS" if differs else "EQUAL",
+        words,
+        fields,
+        found,
+    )
+
+
+def _words(
+    a: AttemptSummary, b: AttemptSummary, fields: Changes, found: PairComparison, differs: bool
+) -> str:
+    total = sum(grades.get("logits", (0, 0))[1] for grades in found.counts.values())
+    exact = sum(grades.get("logits", (0, 0))[0] for grades in found.counts.values())
+    counted = f"logits equal in {exact} of {total} shared records"
+    if a.execution_id != b.execution_id:
+        keys = ", ".join(k for k in fields if k.startswith(("contract.", "digests.")))
+        return f"two different contracts ({keys}): {counted}; no kernel is to blame"
+    if a.platform != b.platform:
+        return f"one contract on two platforms: {counted}"
+    return counted if differs else f"{counted}; no difference seen, which is no verdict"
+
+
+def _one(answers: Answers, kind: str, a: AttemptSummary, b: AttemptSummary) -> Diff:
+    pair = attempt_diff(answers, a, b)
+    return Diff(pair.a, pair.b, kind, pair.fields, (pair,))
+
+
+def _platform_diff(
+    answers: Answers, left: list[AttemptSummary], right: list[AttemptSummary]
+) -> Diff:
+    """The newest COMPLETE attempt of every contract that both platforms ran."""
+    pairs = []
+    for execution_id in sorted({s.execution_id for s in left} & {s.execution_id for s in right}):
+        a = [s for s in left if s.execution_id == execution_id][-1]
+        b = [s for s in right if s.execution_id == execution_id][-1]
+        pairs.append(attempt_diff(answers, a, b))
+    facts = queries.platforms(answers.store.con)
+    fields = changes(facts[left[0].platform]["facts"], facts[right[0].platform]["facts"])
+    return Diff(left[0].platform, right[0].platform, "platforms", fields, tuple(pairs))
+
+
+def _attempts(answers: Answers, name: str) -> list[AttemptSummary]:
+    everything = queries.summaries(answers.store.con)
+    found = [s for s in everything if len(name) >= 4 and s.attempt.startswith(name)]
+    if len(found) > 1:
+        raise UsageError(
+            "diff", name, "an unambiguous attempt id", f"{len(found)} that begin so", "more digits"
+        )
+    return found
+
+
+def _platforms(answers: Answers, name: str) -> list[AttemptSummary]:
+    wanted = name.removeprefix("sha256:")
+    everything = queries.summaries(answers.store.con)
+    return [
+        s for s in everything
+        if len(wanted) >= 4 and s.platform.removeprefix("sha256:").startswith(wanted)
+        and s.state == "COMPLETE"
+    ]  # fmt: skip
+
+
+def _newest(answers: Answers, name: str) -> list[AttemptSummary]:
+    found = queries.summaries(answers.store.con, contract=name)
+    complete = [s for s in found if s.state == "COMPLETE" and s.purpose == "certify"]
+    return complete[-1:]
+
+
+def _fields(answers: Answers, a: AttemptSummary, b: AttemptSummary) -> Changes:
+    bodies = {row.execution_id: row.body or {} for row in queries.contracts(answers.store.con)}
+    platforms = queries.platforms(answers.store.con)
+    left, right = bodies.get(a.execution_id, {}), bodies.get(b.execution_id, {})
+    sections: dict[str, tuple[Any, Any]] = {
+        "contract": (left.get("execution_part", {}), right.get("execution_part", {})),
+        "digests": (left.get("digests", {}), right.get("digests", {})),
+        "platform": tuple(platforms.get(s.platform, {}).get("facts", {}) for s in (a, b)),
+        "effective": (a.effective, b.effective),
+    }
+    found: Changes = {}
+    for section, (x, y) in sections.items():
+        found |= {f"{section}.{key}": values for key, values in changes(x, y).items()}
+    return found
+
+
+def changes(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Changes:
+    """Dotted keys whose values differ; tables are entered, an absent key is None."""
+    found: Changes = {}
+    for key in sorted(a.keys() | b.keys()):
+        x, y = a.get(key), b.get(key)
+        if isinstance(x, Mapping) and isinstance(y, Mapping):
+            found |= changes(x, y, f"{prefix}{key}.")
+        elif type(x) is not type(y) or x != y:
+            found[f"{prefix}{key}"] = (x, y)
+    return found
+
+
+def print_diff(console: Console, diff: Diff) -> None:
+    """For a person."""
+    console.print(f"{diff.kind}: a = {diff.a}, b = {diff.b}", highlight=False, soft_wrap=True)
+    for key, (x, y) in diff.fields.items():
+        console.print(f"  {key}: {x!r} | {y!r}", markup=False, highlight=False, soft_wrap=True)
+    for pair in diff.pairs:
+        console.print(f"{pair.contract}: {pair.result}: {pair.words}", soft_wrap=True)
+        for kind in pair.comparison.kinds if pair.comparison else ():
+            console.print(f"  {kind.rows} records of arm {kind.arm} differ first at {kind.stage}")
+            for key, value in kind.first.items():
+                if value not in (None, [], {}):
+                    console.print(
+                        f"    {key}: {value}", markup=False, highlight=False, soft_wrap=True
+                    )

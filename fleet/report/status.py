@@ -1,0 +1,169 @@
+"""Where each contract stands on each platform, over all evidence (``fleet status``).
+
+Derived at every call. A contract whose file changed since its evidence was made is UNTESTED: the
+evidence belongs to another execution id. Holds no verdict rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fleet.contract.canonical import canonical_json, to_text
+from fleet.contract.dataset import load_dataset
+from fleet.contract.execution_id import execution_part
+from fleet.contract.load import list_contracts, load_contract
+from fleet.errors import ContractError, UsageError
+from fleet.evidence.platform import Platform
+from fleet.evidence.summary import AttemptSummary
+from fleet.judge import rules
+from fleet.judge.verdict import Verdict
+from fleet.report.answers import Answers, Asked, ControlsByCampaign, known_contracts
+from fleet.store import queries
+
+
+@dataclass(frozen=True)
+class StatusRow:
+    """One contract on one platform. ``verdict`` is None when nothing was ever tested.
+
+    ``behaves``: the contract is a control and did what it must.
+    """
+
+    contract: str
+    execution_id: str
+    platform: str
+    platform_label: str
+    state: str
+    verdict: Verdict | None
+    age_s: float | None
+    note: str = ""
+    behaves: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict's document, with the row's own keys."""
+        body = self.verdict.to_json() if self.verdict else {"contract": self.contract}
+        return body | {
+            "execution_id": self.execution_id or None,
+            "platform": self.platform or None,
+            "platform_label": self.platform_label or None,
+            "state": self.state,
+            "age_s": self.age_s,
+            "note": self.note,
+            "behaves": self.behaves,
+        }
+
+
+def status_rows(
+    answers: Answers, names: Sequence[str], search: Sequence[Path], now_s: float
+) -> list[StatusRow]:
+    """One row per contract and platform.
+
+    Args:
+        answers: the open store.
+        names: contracts to show; empty for all that the store or the config path knows.
+        search: the config path, to see what changed and what was never tested.
+        now_s: the time that ages are counted to.
+
+    Raises:
+        ContractError: a named contract is neither in the store nor in the config path.
+    """
+    known = known_contracts(answers.store)
+    controls = ControlsByCampaign(answers, {asked.name: asked for asked in known})
+    bodies = {row.execution_id: row.body for row in queries.contracts(answers.store.con)}
+    facts = queries.platforms(answers.store.con)
+    rows: list[StatusRow] = []
+    for name in names or sorted({a.name for a in known} | set(list_contracts(search))):
+        ours = [a for a in known if a.name == name]
+        current = [a for a in ours if _is_current(bodies[a.execution_id], name, search)]
+        if not current:
+            rows.append(_untested(name, bool(ours), search))
+        for asked in current:
+            rows.extend(_rows_of(answers, asked, controls, facts, now_s))
+    return rows
+
+
+def exit_code(rows: Sequence[StatusRow]) -> int:
+    """FAIL over VOID over PASS; a control that behaves counts as PASS, UNTESTED as 3."""
+    verdicts = [row.verdict for row in rows if row.verdict is not None]
+    behaved = {row.contract for row in rows if row.behaves}
+    code = rules.exit_code(verdicts, behaved) if verdicts else 3
+    return 3 if code == 0 and len(verdicts) < len(rows) else code
+
+
+def _is_current(body: Mapping[str, Any] | None, name: str, search: Sequence[Path]) -> bool:
+    """Does the config path still say what the evidence was made for?
+
+    Compares the execution part and the dataset, not the checkpoint: that would read every weight.
+    """
+    try:
+        loaded = load_contract(name, search)
+        dataset = load_dataset(loaded.contract.dataset.name, search, loaded.path)
+    except UsageError:
+        return True
+    if body is None:
+        return False
+    same_part = canonical_json(execution_part(loaded.contract)) == canonical_json(
+        body["execution_part"]
+    )
+    return same_part and body["digests"]["dataset"] == to_text(dataset.digest)
+
+
+def _untested(name: str, had_evidence: bool, search: Sequence[Path]) -> StatusRow:
+    if not had_evidence and name not in list_contracts(search):
+        raise ContractError(
+            "status",
+            name,
+            "a contract of the store or the config path",
+            "neither has it",
+            "fleet status (without a name) lists all",
+        )
+    note = "never tested"
+    if had_evidence:
+        note = "changed since it was last certified; the evidence is of another execution id"
+    return StatusRow(name, "", "", "", "UNTESTED", None, None, f"{note}: fleet certify {name}")
+
+
+def _rows_of(
+    answers: Answers,
+    asked: Asked,
+    controls: ControlsByCampaign,
+    facts: Mapping[str, Any],
+    now_s: float,
+) -> list[StatusRow]:
+    summaries = queries.summaries(answers.store.con, execution_id=asked.execution_id)
+    return [
+        _row(answers, asked, key, members, controls, facts, now_s)
+        for key, members in sorted(rules.groups(summaries).items())
+    ]
+
+
+def _row(
+    answers: Answers,
+    asked: Asked,
+    key: rules.SetKey,
+    members: list[AttemptSummary],
+    controls: ControlsByCampaign,
+    facts: Mapping[str, Any],
+    now_s: float,
+) -> StatusRow:
+    compared = answers.comparisons(rules.pairs_needed(members, asked.require), asked.dtype)
+    name = asked.name
+    verdict = rules.judge(
+        members, asked.require, compared, campaign=None, contract_name=name,
+        controls_failed_in=controls,
+    )  # fmt: skip
+    failed = verdict.verdict == "FAIL"
+    previous = failed and rules.had_pass(
+        members, asked.require, compared, contract_name=name, controls_failed_in=controls
+    )
+    at = verdict.accepted_at_s
+    state = rules.status_of(verdict, at, asked.require.valid_days, now_s, previous)
+    label = Platform(facts[key.platform]["facts"]).label() if key.platform in facts else "unknown"
+    verdict = replace(verdict, state=state)
+    behaves = asked.expect is not None and not rules.check_expectation(verdict, asked.expect)
+    age_s = None if at is None else now_s - at
+    return StatusRow(
+        name, key.execution_id, key.platform, label, state, verdict, age_s, behaves=behaves
+    )

@@ -1,0 +1,58 @@
+"""``fleet replay``: one sample of one arm in fresh processes; a difference, never a verdict.
+
+The attempts land with purpose *replay*: their agreement never helps a PASS, and a difference with
+equal inputs and settings stays evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fleet.errors import UsageError
+from fleet.evidence.landing import Landing
+from fleet.report.answers import Answers
+from fleet.report.diff import Diff, PairDiff, attempt_diff
+from fleet.schedule.certify import Places, Planned, Request, run_request
+from fleet.schedule.launcher import Launcher
+from fleet.store import queries
+from fleet.store.open import open_reader
+
+
+def check_sample(planned: Planned, sample: str, arm: str) -> None:
+    """The contract has this sample and this arm.
+
+    Raises:
+        UsageError: naming those it has.
+    """
+    resolved = planned.named[0]
+    arms = sorted(resolved.loaded.contract.arms)
+    if arm not in arms:
+        raise UsageError(
+            str(resolved.loaded.path), "--arm", f"one of {', '.join(arms)}", repr(arm), "name one"
+        )
+    if sample not in resolved.dataset.ids:
+        first = ", ".join(resolved.dataset.ids[:3])
+        raise UsageError(
+            str(resolved.dataset.file), "--sample", f"a sample id ({first}, ...)", repr(sample),
+            "name one",
+        )  # fmt: skip
+
+
+def replay_one(
+    request: Request,
+    planned: Planned,
+    places: Places,
+    launcher: Launcher,
+    say: Callable[[str], None],
+) -> Diff:
+    """Run it in as many fresh processes as the contract has replays; compare all with the first."""
+    campaign, ends = run_request(request, planned, places, launcher, say)
+    with open_reader(places.store) as store:
+        answers = Answers(store, Landing.open(places.landing))
+        landed = queries.summaries(store.con, campaign=campaign.id)
+        complete = [s for s in landed if s.state == "COMPLETE"]
+        pairs = [attempt_diff(answers, complete[0], other) for other in complete[1:]]
+    if len(complete) < 2:
+        ended = "; ".join(f"{e.attempt} {e.state} {e.cause}" for e in ends if e.cause)
+        pairs = [PairDiff(request.contracts[0], "", "", "NO_EVIDENCE", ended)]
+    return Diff(pairs[0].a, pairs[0].b, "replay", {}, tuple(pairs))
