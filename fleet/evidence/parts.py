@@ -7,6 +7,7 @@ which fails if that name exists: an attempt is never resumed and never stitched.
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -23,10 +24,14 @@ class PartWriter:
     Args:
         folder: the attempt's folder.
         rows_per_part: rows held back in memory at most.
+        seconds_per_part: a row waits about this long at most.
     """
 
-    def __init__(self, folder: Path, rows_per_part: int = 256) -> None:
+    def __init__(
+        self, folder: Path, rows_per_part: int = 512, seconds_per_part: float = 10.0
+    ) -> None:
         self._folder, self._rows_per_part = folder, rows_per_part
+        self._seconds_per_part, self._landed_at_s = seconds_per_part, time.monotonic()
         self._waiting: list[Record] = []
         self.parts: list[Part] = []
 
@@ -38,7 +43,8 @@ class PartWriter:
             FileExistsError: when another process wrote into this attempt.
         """
         self._waiting.extend(records)
-        if len(self._waiting) >= self._rows_per_part:
+        late = time.monotonic() - self._landed_at_s >= self._seconds_per_part
+        if late or len(self._waiting) >= self._rows_per_part:
             self.flush()
 
     def flush(self) -> None:
@@ -51,4 +57,4 @@ class PartWriter:
         name = f"part-{len(self.parts):05d}.parquet"
         write_once(self._folder / name, data)
         self.parts.append(Part(name, len(self._waiting), len(data), to_text(sha256(data))))
-        self._waiting = []
+        self._waiting, self._landed_at_s = [], time.monotonic()

@@ -6,7 +6,7 @@ several count. Decides nothing: what counts was found before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from fleet.contract.model import GRADES
@@ -114,10 +114,12 @@ def roots(found: Findings) -> dict[str, list[str]]:
 
 
 def attempts(
-    all_attempts: Sequence[AttemptSummary], campaign: str | None
+    all_attempts: Sequence[AttemptSummary], campaign: str | None, also: Collection[str] = ()
 ) -> tuple[dict[str, Any], ...]:
-    """The attempts behind a verdict: those of its campaign, or all."""
-    shown = [s for s in all_attempts if campaign is None or s.campaign == campaign]
+    """The attempts behind a verdict: those of its campaign (or all), and some others by id."""
+    shown = [
+        s for s in all_attempts if campaign is None or s.campaign == campaign or s.attempt in also
+    ]
     return tuple(
         {
             "attempt": s.attempt,

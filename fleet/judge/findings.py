@@ -45,9 +45,8 @@ class Compared:
 
     @property
     def unpaired(self) -> int:
-        """Rows that only one of two good attempts has."""
-        a, b = self.comparison.only_in
-        return a + b if self.both_good else 0
+        """Records that one of two good attempts has and the other does not (the larger side)."""
+        return max(self.comparison.only_in) if self.both_good else 0
 
     def kinds(self, grades: Iterable[str]) -> Iterator[Kind]:
         """Kinds of differing rows that count at some grades."""
@@ -61,12 +60,17 @@ class Compared:
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything that differs in one set, computed on demand from evidence alone."""
+    """Everything that differs in one set, computed on demand from evidence alone.
+
+    ``lenient``: a past state of the set is looked at, whose own comparisons may never have been
+    asked for.
+    """
 
     attempts: Sequence[AttemptSummary]
     require: Require
     comparisons: Comparisons
     campaign: str | None = None
+    lenient: bool = False
 
     @cached_property
     def good(self) -> list[AttemptSummary]:
@@ -90,7 +94,7 @@ class Findings:
         missing = [
             pair for pair in required_pairs(self.attempts, self.require) if not self._has(pair)
         ]
-        if missing:
+        if missing and not self.lenient:
             raise ValueError(f"row comparisons are missing: {missing}")
         given = [pair for pair in asked if pair in self.comparisons]
         keys = dict.fromkeys([*given, *self.comparisons])

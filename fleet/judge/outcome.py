@@ -61,7 +61,7 @@ def decided(
         bounds=_bounds(found, word),
         power=power,
         envelope=found.good[0].envelope if found.good else {},
-        attempts=account.attempts([*found.attempts, *siblings], found.campaign),
+        attempts=account.attempts([*found.attempts, *siblings], found.campaign, _against(found)),
         roots=account.roots(found),
         first_difference=account.first_difference(found) if word == "FAIL" else None,
         differing_samples=account.differing_samples(found) if word == "FAIL" else (),
@@ -72,6 +72,11 @@ def decided(
         campaign=outcome.campaign or found.campaign,
         accepted_at_s=_accepted_at_s(found, outcome),
     )
+
+
+def _against(found: Findings) -> set[str]:
+    """Attempts of any campaign whose rows count."""
+    return {attempt for c in found.counting for attempt in c.comparison.attempts}
 
 
 def _power(found: Findings, word: Word) -> dict[str, Any] | None:

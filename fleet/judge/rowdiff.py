@@ -76,8 +76,9 @@ def classify(row_a: Row, row_b: Row) -> RowDifference | None:
 def plain(value: Any) -> Any:
     """Lists as tuples and buffers as bytes; None when the value or any part of it is NULL."""
     if isinstance(value, list | tuple):
-        items = tuple(plain(item) for item in value)
-        return None if any(item is None for item in items) else items
+        if value and isinstance(value[0], list | tuple):
+            value = [plain(item) for item in value]
+        return None if None in value else tuple(value)
     return bytes(value) if isinstance(value, bytearray | memoryview) else value
 
 
@@ -104,6 +105,8 @@ def _values(row_a: Row, row_b: Row, name: str) -> tuple[Any, Any] | None:
 
 
 def _differs(row_a: Row, row_b: Row, name: str) -> bool:
+    if row_a.get(name) == row_b.get(name):
+        return False
     pair = _values(row_a, row_b, name)
     return pair is not None and pair[0] != pair[1]
 

@@ -16,6 +16,7 @@ complete evidence carries the PASS, and without one the newest campaign's cause 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from fleet.contract.model import Require
@@ -27,7 +28,7 @@ from fleet.judge.outcome import Outcome, decided
 from fleet.judge.platforms import parted
 from fleet.judge.present import check_expectation, exit_code, status_of, verdict_lines
 from fleet.judge.sets import SetKey, groups, in_order, pairs_needed, set_key
-from fleet.judge.sufficiency import shortfall
+from fleet.judge.sufficiency import Evidence
 from fleet.judge.verdict import Verdict
 
 __all__ = [
@@ -88,25 +89,20 @@ def _evidence(
     found: Findings, siblings: Sequence[AttemptSummary], failed: Mapping[Any, Sequence[str]]
 ) -> Outcome:
     """PASS or VOID: the campaign's own, or the newest that suffices, else the newest there is."""
-    names = [found.campaign] if found.campaign is not None else _newest_first(found.attempts)
-    outcomes = [_campaign(found, siblings, name, failed.get(name, ())) for name in names]
-    return next((o for o in outcomes if o.word == "PASS"), outcomes[0])
+    evidence = Evidence.of(found.attempts, siblings, found.require)
+    if found.campaign is not None:
+        return _campaign(evidence, found.campaign, failed)
+    newest, *older = evidence.newest_first or [found.attempts[-1].campaign]
+    first = _campaign(evidence, newest, failed)
+    others = (_campaign(evidence, name, failed) for name in older)
+    return next((o for o in chain([first], others) if o.word == "PASS"), first)
 
 
-def _newest_first(attempts: Sequence[AttemptSummary]) -> list[str]:
-    certify = [s.campaign for s in attempts if s.purpose == "certify"]
-    return list(dict.fromkeys(reversed(certify))) or [attempts[-1].campaign]
-
-
-def _campaign(
-    found: Findings,
-    siblings: Sequence[AttemptSummary],
-    campaign: str,
-    controls_failed: Sequence[str],
-) -> Outcome:
-    cause = shortfall(found.attempts, siblings, found.require, campaign)
+def _campaign(evidence: Evidence, campaign: str, failed: Mapping[Any, Sequence[str]]) -> Outcome:
+    cause = evidence.shortfall(campaign)
     if cause is not None:
         return Outcome("VOID", campaign, cause.code, cause.text)
+    controls_failed = failed.get(campaign, ())
     if controls_failed:
         names = ", ".join(controls_failed)
         return Outcome("VOID", campaign, "control-failed", f"control {names} did not behave")
@@ -118,25 +114,20 @@ def had_pass(
     require: Require,
     comparisons: Comparisons,
     *,
-    contract_name: str,
     controls_failed_in: Mapping[str, Sequence[str]] = NO_CONTROLS,
 ) -> bool:
-    """Was this set a PASS at the end of any earlier campaign, by today's rules? (REGRESSED)"""
+    """Was this set a PASS at the end of any earlier campaign, by today's rules? (REGRESSED)
+
+    A difference never goes away, so the first failing state ends the search.
+    """
     ordered = in_order(summaries)
     names = list(dict.fromkeys(s.campaign for s in ordered))
     for count in range(1, len(names)):
         earlier = [s for s in ordered if s.campaign in names[:count]]
-        known = {s.attempt for s in earlier}
-        pairs = {k: c for k, c in comparisons.items() if k[0] in known and k[1] in known}
-        verdict = judge(
-            earlier,
-            require,
-            pairs,
-            campaign=None,
-            contract_name=contract_name,
-            controls_failed_in=controls_failed_in,
-        )
-        if verdict.verdict == "PASS":
+        found = Findings(earlier, require, comparisons, None, lenient=True)
+        if found.fails:
+            return False
+        if _evidence(found, (), controls_failed_in).word == "PASS":
             return True
     return False
 
@@ -205,7 +196,7 @@ def judge_campaign(
         for members in placed.values()
     ]
     order = {"FAIL": 0, "PASS": 1, "VOID": 2}
-    best = min(verdicts, key=lambda v: order[v.verdict])
+    best = min(verdicts, key=lambda v: (order[v.verdict], v.code == "missing-evidence"))
     if best.verdict != "VOID" or len(placed) == 1:
         return best
     return parted(best, placed, require, campaign, platforms or {})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from fleet.contract.model import Require
 from fleet.evidence.states import RETRIED, Cause
@@ -16,31 +17,68 @@ from fleet.evidence.summary import AttemptSummary
 from fleet.judge.sets import in_order, is_good, objection
 
 
-def shortfall(
-    attempts: Sequence[AttemptSummary],
-    siblings: Sequence[AttemptSummary],
-    require: Require,
-    campaign: str,
-) -> Cause | None:
-    """What a campaign lacks for a PASS, or None when it lacks nothing.
+@dataclass(frozen=True)
+class Evidence:
+    """A set's certification replays by campaign, and which of them are no fresh process.
 
-    Args:
-        attempts: the whole set that is judged.
-        siblings: attempts of the same contract outside the set (no platform known); those of the
-            campaign are held against it.
-        require: what is asked.
-        campaign: the one in question.
+    ``used_before``: attempt -> the earlier good replay of the same process.
     """
-    mine = [
-        s
-        for s in in_order([*attempts, *siblings])
-        if s.campaign == campaign and s.purpose == "certify"
-    ]
-    if not mine:
-        return Cause("missing-evidence", "the campaign holds no certification replay")
-    checks = (_void(mine), _offered_twice(mine), _not_fresh(attempts, require, campaign))
-    unsound = next((cause for cause in checks if cause), None)
-    return unsound or _too_few(mine, [s for s in mine if is_good(s, require)], require)
+
+    require: Require
+    by_campaign: dict[str, list[AttemptSummary]]
+    used_before: dict[str, AttemptSummary]
+
+    @classmethod
+    def of(
+        cls,
+        attempts: Sequence[AttemptSummary],
+        siblings: Sequence[AttemptSummary],
+        require: Require,
+    ) -> Evidence:
+        """Sort the evidence once.
+
+        Args:
+            attempts: the whole set that is judged.
+            siblings: attempts of the same contract outside the set (no platform known); they are
+                held against their campaign.
+            require: what is asked.
+        """
+        by_campaign: dict[str, list[AttemptSummary]] = {}
+        for s in in_order([*attempts, *siblings]):
+            if s.purpose == "certify":
+                by_campaign.setdefault(s.campaign, []).append(s)
+        return cls(require, by_campaign, _used_before(attempts, require))
+
+    @property
+    def newest_first(self) -> list[str]:
+        """Campaigns, the latest first."""
+        return list(reversed(self.by_campaign))
+
+    def shortfall(self, campaign: str) -> Cause | None:
+        """What a campaign lacks for a PASS, or None when it lacks nothing."""
+        mine = self.by_campaign.get(campaign, [])
+        if not mine:
+            return Cause("missing-evidence", "the campaign holds no certification replay")
+        unsound = _void(mine) or _offered_twice(mine) or self._not_fresh(mine)
+        good = [s for s in mine if is_good(s, self.require)]
+        return unsound or _too_few(mine, good, self.require)
+
+    def _not_fresh(self, mine: Sequence[AttemptSummary]) -> Cause | None:
+        for s in mine:
+            first = self.used_before.get(s.attempt)
+            if first is not None:
+                return Cause("not-fresh", f"{_name(s)} ran in the process of {_name(first)}")
+        return None
+
+
+def _used_before(attempts: Sequence[AttemptSummary], require: Require) -> dict[str, AttemptSummary]:
+    """The later of two replays of one process is not fresh, whichever campaign the first is of."""
+    seen: dict[object, AttemptSummary] = {}
+    used: dict[str, AttemptSummary] = {}
+    for s in in_order(attempts):
+        if is_good(s, require) and seen.setdefault(s.process, s) is not s:
+            used[s.attempt] = seen[s.process]
+    return used
 
 
 def _void(mine: Sequence[AttemptSummary]) -> Cause | None:
@@ -56,18 +94,6 @@ def _offered_twice(mine: Sequence[AttemptSummary]) -> Cause | None:
     twice = [attempt for attempt, n in Counter(s.attempt for s in mine).items() if n > 1]
     text = f"attempt {twice[0]} is offered as two replays" if twice else ""
     return Cause("duplicate-attempt", text) if twice else None
-
-
-def _not_fresh(attempts: Sequence[AttemptSummary], require: Require, campaign: str) -> Cause | None:
-    """The later of two replays of one process is not fresh, whichever campaign the first is of."""
-    seen: dict[object, AttemptSummary] = {}
-    for s in in_order(attempts):
-        if not is_good(s, require):
-            continue
-        first = seen.setdefault(s.process, s)
-        if first is not s and s.campaign == campaign:
-            return Cause("not-fresh", f"{_name(s)} ran in the process of {_name(first)}")
-    return None
 
 
 def _too_few(
@@ -100,4 +126,4 @@ def _causes(
 
 
 def _name(summary: AttemptSummary) -> str:
-    return f"replay {summary.slot} (attempt {summary.attempt})"
+    return f"slot {summary.slot} (attempt {summary.attempt})"

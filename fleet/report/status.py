@@ -133,9 +133,12 @@ def _rows_of(
     now_s: float,
 ) -> list[StatusRow]:
     summaries = queries.summaries(answers.store.con, execution_id=asked.execution_id)
+    groups = rules.groups(summaries)
+    homeless = [s for key, members in groups.items() if not key.platform for s in members]
     return [
-        _row(answers, asked, key, members, controls, facts, now_s)
-        for key, members in sorted(rules.groups(summaries).items())
+        _row(answers, asked, key, members, homeless if key.platform else [], controls, facts, now_s)
+        for key, members in sorted(groups.items())
+        if key.platform or len(groups) == 1
     ]
 
 
@@ -144,6 +147,7 @@ def _row(
     asked: Asked,
     key: rules.SetKey,
     members: list[AttemptSummary],
+    homeless: list[AttemptSummary],
     controls: ControlsByCampaign,
     facts: Mapping[str, Any],
     now_s: float,
@@ -152,11 +156,11 @@ def _row(
     name = asked.name
     verdict = rules.judge(
         members, asked.require, compared, campaign=None, contract_name=name,
-        controls_failed_in=controls,
+        controls_failed_in=controls, siblings=homeless,
     )  # fmt: skip
     failed = verdict.verdict == "FAIL"
     previous = failed and rules.had_pass(
-        members, asked.require, compared, contract_name=name, controls_failed_in=controls
+        members, asked.require, compared, controls_failed_in=controls
     )
     at = verdict.accepted_at_s
     state = rules.status_of(verdict, at, asked.require.valid_days, now_s, previous)

@@ -65,7 +65,7 @@ def ingest(store: Store, landing: Landing, on_attempt: OnAttempt | None = None) 
             count["changed" if story.attempt in known else "new"] += 1
         if on_attempt is not None:
             on_attempt(done, len(told))
-    _finish(store, landing, chains, gone)
+    faults = _finish(store, landing, chains, gone)
     return IngestReport(
         campaigns=len(chains),
         attempts=len(told),
@@ -74,7 +74,7 @@ def ingest(store: Store, landing: Landing, on_attempt: OnAttempt | None = None) 
         unchanged=count["unchanged"],
         removed=len(gone),
         rows=count["rows"],
-        warnings=tuple(f"campaign {c.campaign}: {c.fault}" for c in chains if c.fault),
+        warnings=(*(f"campaign {c.campaign}: {c.fault}" for c in chains if c.fault), *faults),
     )
 
 
@@ -131,7 +131,7 @@ def _named(manifest: Manifest) -> dict[str, str]:
 
 
 def _seen(landing: Landing, story: Story) -> str:
-    """A digest of all that a summary depends on, without reading a row."""
+    """A digest of all that a summary depends on, the code's version included, read from no row."""
     stats = [
         _stat(path) for path in [landing.manifest(story.attempt), *landing.parts(story.attempt)]
     ]
@@ -146,12 +146,24 @@ def _stat(path: Path) -> tuple[str, int, int, int] | None:
     return path.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _finish(store: Store, landing: Landing, chains: Sequence[Chain], gone: Iterable[str]) -> None:
+def _finish(
+    store: Store, landing: Landing, chains: Sequence[Chain], gone: Iterable[str]
+) -> list[str]:
     """What is small is written anew: campaigns, contracts, views over the landing."""
+    bodies, faults = _contracts(landing)
     with transaction(store, "campaigns"):
         for attempt in gone:
             write.forget_attempt(store.con, attempt)
         write.replace_campaigns(store.con, chains)
-        write.replace_contracts(store.con, chains, landing.contracts())
+        write.replace_contracts(store.con, chains, bodies)
         write.drop_unused_facts(store.con)
         replace_landing_views(store.con, landing)
+    return faults
+
+
+def _contracts(landing: Landing) -> tuple[dict[bytes, dict[str, object]], list[str]]:
+    """What execution ids stand for: shown to people, read by no verdict."""
+    try:
+        return landing.contracts(), []
+    except ValueError as error:
+        return {}, [f"contracts: {error}"]

@@ -112,7 +112,7 @@ def hold(path: Path) -> Iterator[None]:
     con = None
     if path.exists():
         try:
-            con = duckdb.connect(str(path))
+            con = duckdb.connect(str(path), config=CONFIG)
         except duckdb.Error as error:
             if _is_locked(str(error)):
                 raise _explain(path, str(error)) from error
@@ -200,7 +200,7 @@ def _explain(path: Path, text: str) -> StoreError:
         return StoreError(
             where,
             "",
-            "a store that nobody writes",
+            "a store that no other process has open",
             f"locked by {holder}",
             "wait for it to end; readers can go on with a snapshot (`fleet store snapshot`)",
         )

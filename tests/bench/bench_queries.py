@@ -5,9 +5,11 @@
 ``first_difference``: two attempts of 1M rows, straight from Parquet, target 0.5 s, as four pairs:
 equal, one row late in the data set, every logits digest, and the same rows in parts of another
 size (which have to be joined). ``status``: 100M records behind it, target 0.3 s. That store is
-built from summaries alone, since a status reads nothing else: attempts of 2 arms x ``--per-attempt``
-samples, over 50 contracts x 4 platforms x 5 units, inserted through the ingester's own writers,
-until their records reach 100M. The page cache is warm in all of them.
+built from summaries alone, since a status reads nothing else: one attempt goes in through the
+ingester's writers and is copied under other names, over 50 contracts x 4 platforms x 5 units, until
+the records reach 100M; three stores, of 100 large, 10,000 middling and 260,000 small attempts. The
+summaries of all are read only from the smallest: reading them is linear in the number of attempts.
+The page cache is warm in all of them.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from fleet.contract.canonical import sha256, to_text
+from fleet.evidence.manifest import Process
 from fleet.evidence.records import SCHEMA
 from fleet.evidence.roots import ROOTED
 from fleet.evidence.summary import STAGE_COLUMNS, ArmSummary, AttemptSummary, Power
@@ -35,7 +40,9 @@ from tests.bench.synthetic_parts import ARMS, Change, copy_parts, write_parts
 RECORDS = 100_000_000
 
 
-def bench_first_difference(folder: Path, rows: int, size: int, runs: int) -> list[dict[str, object]]:
+def bench_first_difference(
+    folder: Path, rows: int, size: int, runs: int
+) -> list[dict[str, object]]:
     """Seconds for each kind of pair."""
     base = write_parts(folder / "a", "a" * 16, rows, size)
     late = rows // len(ARMS) - 1
@@ -49,7 +56,7 @@ def bench_first_difference(folder: Path, rows: int, size: int, runs: int) -> lis
     for name, (other, expected) in pairs.items():
         found = first_difference(base, other)
         assert (found.position if found else None) == expected, (name, found)
-        seconds = _times(lambda other=other: first_difference(base, other), runs)  # type: ignore[misc]
+        seconds = _times(partial(first_difference, base, other), runs)
         results.append(_result(f"first_difference, {name}", seconds, 0.5, rows=rows))
     return results
 
@@ -69,43 +76,127 @@ def _flip(position: int | None) -> Change:
 
 
 def _in_one_part(paths: list[Path], folder: Path) -> list[Path]:
-    import pyarrow.parquet as pq
-
     folder.mkdir()
     whole = pa.concat_tables([pq.read_table(path) for path in paths])
     pq.write_table(whole, folder / "part-00000.parquet", compression="zstd")
     return [folder / "part-00000.parquet"]
 
 
-def bench_status(folder: Path, per_attempt: int, runs: int) -> list[dict[str, object]]:
+def bench_status(folder: Path, per_arm: int, runs: int) -> list[dict[str, object]]:
     """Seconds for the ``status`` view, and for the summaries of one contract and of all."""
-    results = []
-    with open_writer(folder / f"status-{per_attempt}.duckdb") as store:
-        attempts = _fill(store, per_attempt)
-        more = {"attempts": attempts, "records": attempts * per_attempt * len(ARMS)}
+    with open_writer(folder / f"status-{per_arm}.duckdb") as store:
+        attempts = _fill(store, per_arm)
+        con = store.con
         asked: dict[str, Callable[[], object]] = {
-            "status view": store.con.cursor().execute("SELECT * FROM status").fetchall,
-            "summaries of one contract": lambda: queries.summaries(store.con, contract="c7"),
-            "summaries of all": lambda: queries.summaries(store.con),
+            "status view": lambda: con.execute("SELECT * FROM status").fetchall(),
+            "summaries of one contract": lambda: queries.summaries(con, contract="c7"),
         }
-        asked["status view"] = lambda: store.con.execute("SELECT * FROM status").fetchall()
-        for name, ask in asked.items():
-            results.append(_result(f"status, {name}", _times(ask, runs), 0.3, **more))
-    return results
+        if attempts <= 100:
+            asked["summaries of all"] = lambda: queries.summaries(con)
+        more = {"attempts": attempts, "records": attempts * per_arm * len(ARMS)}
+        return [
+            _result(f"status, {name}", _times(ask, runs), 0.3, **more)
+            for name, ask in asked.items()
+        ]
 
 
-def _fill(store: Store, per_attempt: int) -> int:
-    """Summaries, and nothing else, until their records reach 100M. Returns the attempts."""
-    attempts = RECORDS // (per_attempt * len(ARMS))
-    rows: list[list[object]] = []
+def _fill(store: Store, per_arm: int) -> int:
+    """One summary through the ingester's writers, then copies under other names, until their
+    records reach 100M. Returns the attempts."""
+    attempts = RECORDS // (per_arm * len(ARMS))
     with transaction(store, "bench"):
-        for key in range(attempts):
-            one = _summary(key, per_attempt)
-            if attempts <= 2000:
-                write.insert_attempt(store.con, key, one, None, "")
-                write.insert_summaries(store.con, key, one)
-            else:
-                rows.append([key, one.attempt, json.dumps(one.to_json())])
-        if rows:
-            _insert_many(store, rows)
+        write.insert_attempt(store.con, 0, _summary(per_arm), None, "")
+        write.insert_summaries(store.con, 0, _summary(per_arm))
+        store.con.execute(_COPIES, [attempts - 1])
+        store.con.execute(
+            "INSERT INTO summaries SELECT t.key, s.arm, s.grade, unhex(sha256(concat(t.contract, "
+            "t.platform, s.arm, s.grade))), s.rows, s.correct, s.unparsed, s.effective "
+            "FROM summaries s, attempts t WHERE s.attempt = 0 AND t.key > 0"
+        )
+    store.con.execute("CHECKPOINT")
     return attempts
+
+
+_COPIES = """
+INSERT INTO attempts BY NAME
+SELECT t.* REPLACE (
+    i AS key, printf('%016x', i) AS attempt, 'night-' || (i // 1000) AS campaign, i % 2 AS slot,
+    'c' || (i % 50) AS contract, unhex(sha256('c' || (i % 50))) AS execution_id,
+    unhex(sha256('p' || (i // 50 % 4))) AS platform, 'unit-' || (i // 200 % 5) AS unit,
+    replace(replace(t.summary, t.attempt, printf('%016x', i)), '"toy"', '"c' || (i % 50) || '"')
+    AS summary)
+FROM attempts t, range(1, ? + 1) r(i) WHERE t.key = 0
+"""
+
+
+def _summary(per_arm: int) -> AttemptSummary:
+    """A COMPLETE attempt, as large as a real one's."""
+    text = to_text(sha256(b"x"))
+    arm = ArmSummary(
+        per_arm, 9, 0, 0, dict.fromkeys(ROOTED, text), dict.fromkeys(STAGE_COLUMNS, text)
+    )
+    records = per_arm * len(ARMS)
+    return AttemptSummary(
+        attempt="f" * 16,
+        campaign="night-0",
+        slot=0,
+        purpose="certify",
+        contract="toy",
+        execution_id=text,
+        platform=text,
+        unit="unit-0",
+        state="COMPLETE",
+        cause=None,
+        accepted_at_s=1.5e9,
+        traced=False,
+        vary=(),
+        num_samples=per_arm,
+        rows=records,
+        arms=dict.fromkeys(ARMS, arm),
+        roots=dict.fromkeys(ROOTED, text),
+        stages=dict.fromkeys(("checkpoint", "post_init_weights", "end_weights", "effective"), text),
+        process=Process("boot", "pid:[1]", 1, 1),
+        power=Power(records, records, 9, 0, records, 0, 0, 0, 0, 0, 0.5),
+        envelope={"prompt_tokens": [20, 140], "batch_size": 1, "context": 160},
+        effective={f"setting_{i}": i for i in range(30)},
+    )
+
+
+def _times(ask: Callable[[], object], runs: int) -> list[float]:
+    seconds = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        ask()
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def _result(name: str, seconds: list[float], target_s: float, **more: object) -> dict[str, object]:
+    return {
+        "bench": name,
+        "median_s": round(statistics.median(seconds), 4),
+        "least_s": round(min(seconds), 4),
+        "most_s": round(max(seconds), 4),
+        "target_s": target_s,
+        **more,
+    }
+
+
+def main() -> None:
+    """Print one JSON line per measurement."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows-per-part", type=int, default=50_000)
+    parser.add_argument("--runs", type=int, default=5)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for per_arm in (500_000, 5_000, 191):
+            for line in bench_status(folder, per_arm, given.runs):
+                print(json.dumps(line), flush=True)
+        for line in bench_first_difference(folder, given.rows, given.rows_per_part, given.runs):
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -62,9 +62,7 @@ def _table(attempt: str, start: int, count: int, rows_per_arm: int) -> pa.Table:
         "position": position,
         "sample_id": pc.binary_join_element_wise("s", position.cast(pa.string()), ""),
     }
-    columns = [
-        named[f.name] if f.name in named else _filler(f.type, count, f.name) for f in SCHEMA
-    ]
+    columns = [named[f.name] if f.name in named else _filler(f.type, count, f.name) for f in SCHEMA]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 

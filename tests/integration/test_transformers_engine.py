@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fleet.errors import AttemptVoid, CheckpointError, ContractError
+from fleet.errors import AttemptFailed, AttemptVoid, CheckpointError, ContractError
 from fleet.replay import determinism
 from fleet.replay.engines.logits import digest, steps_of
 from fleet.replay.engines.transformers import TransformersEngine
@@ -188,6 +188,14 @@ def test_a_tensor_that_the_checkpoint_lacks_is_unmapped(edited: Path) -> None:
     save_file(tensors, edited / "model.safetensors", metadata={"format": "pt"})
     census = TransformersEngine(contract(), edited).load()
     assert census.unmapped == [f"{Q_PROJ}.weight"]
+
+
+def test_a_tensor_of_another_shape_is_a_load_error(edited: Path) -> None:
+    tensors = load_file(edited / "model.safetensors")
+    tensors["model.norm.weight"] = torch.ones(3, dtype=torch.bfloat16)
+    save_file(tensors, edited / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(AttemptFailed, match="load-error"):
+        TransformersEngine(contract(), edited).load()
 
 
 def test_a_tensor_that_nothing_loads_is_missing(edited: Path) -> None:

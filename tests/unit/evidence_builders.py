@@ -150,6 +150,8 @@ def power(rows: Rows, **changes: Any) -> Power:
 
 
 def arm_summary(rows: Rows) -> ArmSummary:
+    if any(value is None for row in rows for value in row.values()):
+        return ArmSummary(len(rows), 0, 0, 0, {}, {})
     correct = sum(row["is_correct"] for row in rows)
     roots = {"metric": text_digest("metric", correct, len(rows))}
     grades = ["metric"]
@@ -172,7 +174,7 @@ def summary(attempt: str, rows: Rows, **changes: Any) -> AttemptSummary:
     names = sorted({row["arm"] for row in rows})
     arms = {name: arm_summary([r for r in rows if r["arm"] == name]) for name in names}
     grades = ("metric", "prediction", "tokens", "logits")
-    roots = {g: text_digest(g, [arms[name].roots[g] for name in names]) for g in grades}
+    roots = {g: text_digest(g, [arms[name].roots.get(g) for name in names]) for g in grades}
     values: dict[str, Any] = {
         "attempt": attempt,
         "campaign": "c1",

@@ -439,6 +439,13 @@ def test_a_full_disk_is_an_error_with_a_fix(tmp_path: Path, offer: Offer) -> Non
     assert left_behind(tmp_path) == []
 
 
+def test_a_cache_that_cannot_be_written_is_an_error_with_a_fix(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(CheckpointError, match="a folder that can be written") as caught:
+        resolve(model("demo:tiny-llama-bf16"), tmp_path, tmp_path / "cache")
+    assert "FLEET_CACHE" in caught.value.fix
+
+
 def test_other_bits_than_the_pinned_ones_are_never_published(tmp_path: Path, offer: Offer) -> None:
     other = {"a.weight": ("BF16", [1], b"\x00\x00")}
     offer(lambda folder, report: folder_with(folder, other))

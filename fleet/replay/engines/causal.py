@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from fleet.contract.canonical import digest_json, sha256, to_text
@@ -48,6 +49,18 @@ def _memory_errors() -> Iterator[None]:
         raise AttemptFailed("out-of-memory", str(error).splitlines()[0]) from error
 
 
+@contextlib.contextmanager
+def _load_errors(engine: str) -> Iterator[None]:
+    """What a loader says when it cannot load; full disks and other system errors pass."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        text = f"{engine} could not load the model: {error}"
+        raise AttemptFailed("load-error", text) from error
+
+
 class CausalEngine(abc.ABC):
     """Base of the engines whose model has transformers' ``generate``."""
 
@@ -71,12 +84,24 @@ class CausalEngine(abc.ABC):
     def _map(self, model: Any, reinitialised: Sequence[str]) -> weights.Mapped:
         """Loaded tensors against the checkpoint's."""
 
+    def _settle(self, model: Any) -> None:
+        """Let kernels that change their tensors at first use do so now, before any digest."""
+        return
+
     def _kernels(self) -> Mapping[str, Mapping[str, Any]]:
         """Module path -> class, mode, ... of quantised linears, as they are now."""
         return {}
 
     def _extra_tensors(self) -> Mapping[str, torch.Tensor]:
         """Tensors that count as weights and are neither parameters nor buffers."""
+        return {}
+
+    def _engine_state(self) -> dict[str, Any]:
+        """Effective facts of this engine alone."""
+        return {}
+
+    def _engine_requires(self) -> dict[str, Any]:
+        """What the contract asks of them."""
         return {}
 
     def model(self) -> nn.Module:
@@ -96,7 +121,7 @@ class CausalEngine(abc.ABC):
 
     def load(self) -> Census:
         """Load, compare with the checkpoint, inject what a control asks for, take the census."""
-        with _memory_errors():
+        with _load_errors(self.name), _memory_errors():
             model, reinitialised = self._load_model()
         model.eval()
         model.requires_grad_(False)
@@ -104,6 +129,8 @@ class CausalEngine(abc.ABC):
         tensors = weights.tensors_of(model)
         off_device = sorted(n for n, t in tensors.items() if t.device != self._device)
         mapped = weights.Mapped() if off_device else self._map(model, reinitialised)
+        with _memory_errors():
+            self._settle(model)
         inject(model, self._contract)
         model.generation_config = self._explicit_config()
         self._observed = decoding.Observed(model)
@@ -169,7 +196,7 @@ class CausalEngine(abc.ABC):
     def settings(self) -> Settings:
         """Read back from torch, the model and what ``generate`` built so far."""
         effective, required = determinism.read_back(self._contract)
-        effective |= self._model_state() | self._tokens.facts()
+        effective |= self._model_state() | self._tokens.facts() | self._engine_state()
         rule = self._contract.attention
         required |= {
             "model.dtype": self._contract.model.dtype,
@@ -177,7 +204,7 @@ class CausalEngine(abc.ABC):
             "model.training": False,
             "model.dropout": [],
             "model.forwards_without_inference_mode": False,
-        }
+        } | self._engine_requires()
         seen = self._observed.effective() if self._observed else {}
         stops, pad = self._tokens.stop_ids(), self._tokens.pad_id()
         asked = decoding.required_rule(self._contract, stops, pad)

@@ -185,7 +185,8 @@ def _describe(part: Any) -> dict[str, Any]:
 def _rules(config: Any) -> dict[str, Any]:
     """The declared entries of a generation configuration, and any other that is not the library's
     own default: an entry that came from elsewhere shows."""
-    defaults = transformers.GenerationConfig._get_default_generation_params()
+    library = getattr(transformers.GenerationConfig, "_get_default_generation_params", dict)
+    defaults: dict[str, Any] = library()
     rules = {}
     for key, value in sorted(config.to_dict().items()):
         undeclared = key not in _DECLARED and value == defaults.get(key)

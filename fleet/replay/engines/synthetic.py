@@ -64,7 +64,11 @@ class SyntheticEngine:
 
     def settings(self) -> Settings:
         """The hash seed is the one setting that a process without torch has."""
-        effective = {"python_hash_seed": os.environ.get("PYTHONHASHSEED"), "synthetic": 1}
+        effective: dict[str, Any] = {
+            "python_hash_seed": os.environ.get("PYTHONHASHSEED"),
+            "decoding.generation_config": {"do_sample": False},
+            "synthetic": 1,
+        }
         wanted = str(self._contract.determinism.python_hash_seed)
         return Settings(effective, {"python_hash_seed": wanted})
 

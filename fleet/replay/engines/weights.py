@@ -8,7 +8,7 @@ Knows no engine and no verdict; what a kernel repacks for itself its engine decl
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,9 +54,15 @@ def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def digests_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
-    """Name -> tensor digest; tensors side by side on as many threads as the process may use."""
+    """Name -> tensor digest; tensors side by side on as many threads as the process may use.
+
+    Tied names share one tensor, which is digested once.
+    """
+    places = {name: _place(tensor) for name, tensor in tensors.items()}
+    distinct = {place: tensors[name] for name, place in places.items()}
     with ThreadPoolExecutor(max_workers=min(16, len(os.sched_getaffinity(0)))) as pool:
-        return dict(zip(tensors, pool.map(digest, tensors.values()), strict=True))
+        found = dict(zip(distinct, pool.map(digest, distinct.values()), strict=True))
+    return {name: found[place] for name, place in places.items()}
 
 
 def digest_all(tensors: Mapping[str, torch.Tensor]) -> bytes:
@@ -67,9 +73,8 @@ def digest_all(tensors: Mapping[str, torch.Tensor]) -> bytes:
 def map_to_checkpoint(
     model: nn.Module,
     folder: Path,
-    reinitialised: Iterable[str] = (),
-    repacks: Callable[[str], bool] = lambda name: False,
-    unloaded: Collection[str] = (),
+    reinitialised: Collection[str] = (),
+    kernels: Mapping[str, str] | None = None,
 ) -> Mapped:
     """Compare what is loaded with what is on disk.
 
@@ -77,21 +82,27 @@ def map_to_checkpoint(
         model: the loaded model, before anything is injected.
         folder: its checkpoint.
         reinitialised: names that the loader itself says it found no tensor for, or another shape.
-        repacks: whether a kernel may keep this tensor in its own layout.
-        unloaded: checkpoint tensors that the engine accounts for in another way.
+        kernels: module path -> class of the modules that may repack their own tensors.
     """
     loaded = tensors_of(model)
     found = digests_of(loaded)
     disk = _Disk(folder)
+    owners = _Owners(kernels or {})
     mapped = Mapped()
     left_over = sorted(n for n in loaded if n not in disk.digests or n in reinitialised)
-    for name in sorted(set(loaded) - set(left_over)):
-        if disk.digest_as(name, loaded[name].dtype) != found[name]:
-            (mapped.repacked if repacks(name) else mapped.altered).append(name)
+    named = sorted(set(loaded) - set(left_over))
+    differing = [n for n in named if disk.digest_as(n, loaded[n].dtype) != found[n]]
+    # A class that leaves a kind of tensor as it is in one module does not repack it in another.
+    as_on_disk = {owners.kind(n) for n in set(named) - set(differing)}
+    for name in differing:
+        repacked = owners.of(name) is not None and owners.kind(name) not in as_on_disk
+        (mapped.repacked if repacked else mapped.altered).append(name)
+    gaps = owners.gaps(disk.digests)
     unused = set(disk.digests) - set(loaded)
     for name in _drop_tied(left_over, loaded, disk.digests):
-        if repacks(name):
-            mapped.repacked.append(name)
+        if owners.of(name) is not None:
+            if name not in gaps:  # the kernel's own: a workspace, a table it made
+                mapped.repacked.append(name)
         elif name.endswith(tuple(COMPUTED)):
             mapped.computed.append(name)
         elif name not in reinitialised and (
@@ -100,9 +111,45 @@ def map_to_checkpoint(
             unused.discard(renamed)
         else:
             mapped.unmapped.append(name)
-    never_loaded = unused - set(unloaded)
-    mapped.missing = sorted(n for n in never_loaded if not n.endswith(tuple(COMPUTED)))
+    mapped.unmapped.extend(gaps)
+    for name in sorted(unused):
+        if owners.of(name) is not None:  # taken over into another layout and dropped
+            mapped.repacked.append(name)
+        elif not name.endswith(tuple(COMPUTED)):
+            mapped.missing.append(name)
     return mapped
+
+
+class _Owners:
+    """Which tensors belong to kernels that may repack them."""
+
+    def __init__(self, kernels: Mapping[str, str]) -> None:
+        self._kernels = kernels
+
+    def of(self, name: str) -> str | None:
+        """The path of the kernel module that this tensor lies in, at any depth."""
+        path = name
+        while "." in path:
+            path = path.rpartition(".")[0]
+            if path in self._kernels:
+                return path
+        return None
+
+    def kind(self, name: str) -> tuple[str, str] | None:
+        """(class, name inside the module), or None outside kernels."""
+        path = self.of(name)
+        return None if path is None else (self._kernels[path], name[len(path) + 1 :])
+
+    def gaps(self, on_disk: Collection[str]) -> list[str]:
+        """Names that a kernel module lacks on disk and others of its class have; bias is free."""
+        kinds = {kind for name in on_disk if (kind := self.kind(name)) and kind[1] != "bias"}
+        wanted = (
+            f"{path}.{tensor}"
+            for path, owner in self._kernels.items()
+            for of_class, tensor in kinds
+            if of_class == owner
+        )
+        return sorted(name for name in wanted if name not in on_disk)
 
 
 def _drop_tied(

@@ -1,0 +1,36 @@
+"""Fixtures shared by all tests, and the versions that a report of a run needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from fleet.contract.model import Model
+from fleet.replay.checkpoint import default_cache, resolve
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_report_header() -> str:
+    """Versions decide bits, so they stand at the top of every run."""
+    names = ("torch", "transformers", "gptqmodel", "ray", "duckdb", "pyarrow")
+    return ", ".join(f"{name} {metadata.version(name)}" for name in names)
+
+
+@pytest.fixture(scope="session")
+def demo() -> Callable[[str], Path]:
+    """Folder of a demo checkpoint by name, made once per cache."""
+
+    def folder(name: str) -> Path:
+        found = resolve(
+            Model(checkpoint=f"demo:{name}", dtype="bfloat16"), Path(), default_cache(os.environ)
+        )
+        assert found is not None
+        return found
+
+    return folder
