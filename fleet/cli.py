@@ -113,7 +113,7 @@ def certify(
     from fleet.report.document import campaign_document
     from fleet.report.terminal import print_campaign
     from fleet.schedule.certify import Request, plan_request
-    from fleet.schedule.certify import certify as run
+    from fleet.schedule.certify import certify as run_certify
     from fleet.schedule.cluster import RayCluster
     from fleet.schedule.driver import Limits
 
@@ -125,7 +125,7 @@ def certify(
         if dry_run:
             return _print_plan(planned, as_json, output)
         with RayCluster(address) as launcher:
-            answer = run(request, planned, where, launcher, say)
+            answer = run_certify(request, planned, where, launcher, say)
     if as_json:
         emit(campaign_document(answer), output)
     else:
@@ -425,14 +425,15 @@ def root(
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point: every way to end has its own exit code."""
     signal.signal(signal.SIGTERM, _terminated)
-    sys.exit(_run(argv))
+    sys.exit(run(argv))
 
 
 def _terminated(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns its exit code and lets nothing through."""
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:
         result = app(args=argv, standalone_mode=False)

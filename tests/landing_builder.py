@@ -266,7 +266,8 @@ def _facts(spec: AttemptSpec) -> dict[str, Any]:
 
 def other_slot(spec: AttemptSpec, attempt: str, **changes: Any) -> AttemptSpec:
     """The next replay of the same plan."""
-    return replace(spec, **{"attempt": attempt, "slot": spec.slot + 1} | changes)
+    values: dict[str, Any] = {"attempt": attempt, "slot": spec.slot + 1}
+    return replace(spec, **values | changes)
 
 
 # Bytes that change after they landed.

@@ -45,7 +45,8 @@ if fault:
 try:
     answer = {"digest": run_in_this_process(task, entry, {})}
 except BaseException as error:
-    answer = {"error": type(error).__name__, "text": str(error), "errno": getattr(error, "errno", 0)}
+    number = getattr(error, "errno", 0)
+    answer = {"error": type(error).__name__, "text": str(error), "errno": number}
 print(json.dumps(answer), file=channel, flush=True)
 """
 

@@ -33,6 +33,8 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
+SNAPSHOT = ".snapshot"
+
 REFUSALS = (duckdb.OperationalError, duckdb.IntegrityError, duckdb.DataError)
 """Disk, memory, constraints, values: never a fault of this code's own SQL."""
 
@@ -62,7 +64,7 @@ class Store:
 
 def snapshot_path(path: Path) -> Path:
     """Where :func:`publish` puts the copy that readers open."""
-    return path.with_name(path.name + ".snapshot")
+    return path.with_name(path.name + SNAPSHOT)
 
 
 def open_writer(path: Path, create: bool = True) -> Store:
@@ -103,24 +105,33 @@ def open_reader(path: Path) -> Store:
 
 @contextmanager
 def hold(path: Path) -> Iterator[None]:
-    """Keep other writers out of a store, whatever its state; nothing is read from it.
+    """Keep other writers out of a store that is about to be replaced, damaged or not.
 
     Raises:
-        StoreError: when another process writes it, or its folder cannot be made.
+        StoreError: another process has it open, or it is something else than a store.
     """
     _make_folder(path)
-    con = None
-    if path.exists():
-        try:
-            con = duckdb.connect(str(path), config=CONFIG)
-        except duckdb.Error as error:
-            if _is_locked(str(error)):
-                raise _explain(path, str(error)) from error
+    con = _held(path) if path.exists() else None
     try:
+        if con is not None:
+            schema_of(con)
         yield
     finally:
         if con is not None:
             con.close()
+
+
+def _held(path: Path) -> Connection | None:
+    """The store, locked; None when it is a DuckDB file that cannot be opened any more."""
+    if _magic(path) != b"DUCK":
+        fix = "move it away, or pass another --store"
+        raise StoreError(str(path), "", "a fleet store, or nothing", "something else", fix)
+    try:
+        return duckdb.connect(str(path), config=CONFIG)
+    except duckdb.Error as error:
+        if _is_locked(str(error)):
+            raise _explain(path, str(error)) from error
+        return None
 
 
 def publish(store: Store) -> Path:
@@ -193,34 +204,35 @@ def _connect(path: Path, read_only: bool) -> Connection:
 
 
 def _explain(path: Path, text: str) -> StoreError:
-    """What DuckDB said, as one of five situations."""
-    where, line = str(path), text.splitlines()[0]
+    """What DuckDB said, as expected, got and fix."""
+    line = text.splitlines()[0]
+    again = f"fleet store rebuild --store {path}"
+    if path.name.endswith(SNAPSHOT):
+        again = "fleet store snapshot"
     if _is_locked(text):
         holder = text[text.rfind("(PID") + 1 :].split(")")[0] if "(PID" in text else "this process"
-        return StoreError(
-            where,
-            "",
-            "a store that no other process has open",
-            f"locked by {holder}",
-            "wait for it to end; readers can go on with a snapshot (`fleet store snapshot`)",
-        )
-    if "version number" in text:
-        return StoreError(
-            where,
-            "",
-            f"a DuckDB {duckdb.__version__} file",
-            line,
-            f"fleet store rebuild --store {where}",
-        )
-    if "not a valid DuckDB" in text or "orrupt" in text or path.is_dir():
-        return StoreError(
-            where,
-            "",
-            "a fleet store",
-            f"not a readable DuckDB file ({line})",
-            "pass another --store, or move it away and run `fleet store rebuild`",
-        )
-    return StoreError(where, "", "a store that can be opened", line, "pass --store FILE")
+        fix = "wait for it to end; readers can go on with a snapshot (`fleet store snapshot`)"
+        found = ("a store that no other process has open", f"locked by {holder}", fix)
+    elif path.is_dir():
+        found = ("a store file", "a folder", "pass --store FILE")
+    elif _magic(path) != b"DUCK":
+        found = ("a fleet store", "something else", "move it away, or pass another --store")
+    elif "version number" in text:
+        found = (f"a file that DuckDB {duckdb.__version__} reads", line, again)
+    elif "orrupt" in text or "not a valid" in text:
+        found = ("a whole fleet store", f"not a readable DuckDB file ({line})", again)
+    else:
+        found = ("a store that can be opened", line, "pass --store FILE")
+    return StoreError(str(path), "", *found)
+
+
+def _magic(path: Path) -> bytes:
+    """Bytes 8 to 12, ``DUCK`` in every DuckDB file; a file that does not open counts as one."""
+    try:
+        with path.open("rb") as file:
+            return file.read(12)[8:]
+    except OSError:
+        return b"" if path.is_dir() else b"DUCK"
 
 
 def _is_locked(text: str) -> bool:

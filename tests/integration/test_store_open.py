@@ -143,9 +143,24 @@ def test_another_database_is_not_taken_for_a_store(path: Path) -> None:
 def test_a_file_that_is_no_database_is_refused_and_kept(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     for attempt_it in (open_writer, open_reader):
-        with pytest.raises(StoreError, match="not a readable DuckDB file"):
+        with pytest.raises(StoreError, match="a fleet store, got something else"):
             attempt_it(path)
     assert path.read_bytes() == content
+
+
+def test_a_rebuild_replaces_nothing_but_a_store(tmp_path: Path, path: Path) -> None:
+    landing = landing_of(tmp_path, A)
+    path.write_text("a file of mine, and not a short one")
+    with pytest.raises(StoreError, match="move it away"):
+        rebuild(path, landing)
+    assert path.read_text().startswith("a file of mine")
+    path.unlink()
+    with duckdb.connect(str(path)) as con:
+        con.execute("CREATE TABLE mine(x INTEGER)")
+    with pytest.raises(StoreError, match="another DuckDB database"):
+        rebuild(path, landing)
+    with duckdb.connect(str(path)) as con:
+        assert con.execute("SELECT table_name FROM duckdb_tables()").fetchall() == [("mine",)]
 
 
 def test_a_damaged_store_is_refused_and_can_be_rebuilt(tmp_path: Path, path: Path) -> None:
@@ -153,7 +168,7 @@ def test_a_damaged_store_is_refused_and_can_be_rebuilt(tmp_path: Path, path: Pat
     with open_writer(path) as store:
         ingest(store, landing)
     data = bytearray(path.read_bytes())
-    data[: len(data) // 2] = bytes(len(data) // 2)
+    data[4096:] = bytes(len(data) - 4096)
     path.write_bytes(data)
     with pytest.raises(StoreError, match="rebuild"):
         open_reader(path)
