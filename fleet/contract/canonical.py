@@ -1,7 +1,7 @@
 """Canonical JSON and the digest text form, the one encoding that every identity is hashed from.
 
 Knows nothing of contracts or tensors. Keeps: equal values have equal bytes, unequal types differ
-(``1`` and ``1.0`` and ``true`` are three values), and no NaN can enter an identity (DESIGN 6).
+(``1`` and ``1.0`` and ``true`` are three values), and no NaN can enter an identity.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The contract as typed, frozen data (DESIGN 4). Unknown keys and wrong types are errors.
+"""The contract as typed, frozen data. Unknown keys and wrong types are errors.
 
 Knows no files, no digests and no machine. Law 5 starts here: everything that can change a bit is
 either a key with a declared value or refused; nothing is filled in from a checkpoint's own

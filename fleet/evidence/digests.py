@@ -1,4 +1,4 @@
-"""Digests of token sequences and tensors, format 1 (DESIGN 6).
+"""Digests of token sequences and tensors, format 1.
 
 A tensor digest is SHA-256(header || root) over a Merkle tree of 2048-byte leaves: hashlib releases
 the GIL from 2048 bytes up, and a device can give each leaf one thread, so threads on the host and a

@@ -1,4 +1,4 @@
-"""The landing folder: the truth that every store is derived from (DESIGN 9). Layout, format 1.
+"""The landing folder: the truth that every store is derived from. Layout, format 1.
 
     FORMAT.json                          {"format": 1}
     ledger/<campaign>/<seq>.json         write-once entries, one hash chain per campaign

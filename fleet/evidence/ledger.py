@@ -1,4 +1,4 @@
-"""The ledger: what the driver meant and saw, written before it acts (DESIGN 5.1).
+"""The ledger: what the driver meant and saw, written before it acts.
 
 One write-once object per entry, ``ledger/<campaign>/<seq>.json``, holding the digest of the one
 before: one hash chain per campaign. Every planned attempt ends in exactly one of ``accepted`` (its

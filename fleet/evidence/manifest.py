@@ -1,4 +1,4 @@
-"""The manifest closes an attempt: written last, once, and never changed (DESIGN 5).
+"""The manifest closes an attempt: written last, once, and never changed.
 
 Knows no verdict. Keeps law 2: it states what one process did and nothing about any other.
 """

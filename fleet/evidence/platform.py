@@ -1,4 +1,4 @@
-"""The platform: a closed, versioned list of facts readable without a model (DESIGN 1).
+"""The platform: a closed, versioned list of facts readable without a model.
 
 Its digest is the class key: attempts are compared inside one platform only. Knows no way to read
 a fact (the replay room does). "Not applicable" is a value; an unreadable fact is unique to the

@@ -1,4 +1,4 @@
-"""One row per sample and arm: what the process saw, and its Arrow schema, format 1 (DESIGN 5.6).
+"""One row per sample and arm: what the process saw, and its Arrow schema, format 1.
 
 Knows no engine. Keeps law 1: no field of a grade may be NULL; an answer that the parser could not
 read is the typed value UNPARSED (``unparsed`` true, ``parsed_answer`` empty), never NULL.

@@ -1,4 +1,4 @@
-"""Roots: one digest per arm and grade that settles n rows at once (DESIGN 6).
+"""Roots: one digest per arm and grade that settles n rows at once.
 
 ``root(g)`` covers a grade and every lower one, so equal roots at *logits* settle *tokens*,
 *prediction* and *metric* too, and say nothing of *modules*. The execution id is stored beside a

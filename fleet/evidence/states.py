@@ -1,4 +1,4 @@
-"""The closed words for how an attempt ended, and why (DESIGN 2).
+"""The closed words for how an attempt ended, and why.
 
 *Differs* and *could not run* never share a word: none of these says that two runs differ.
 """

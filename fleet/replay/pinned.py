@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.contract.canonical import sha256, to_text
+from fleet.contract.canonical import from_text, sha256, to_text
 from fleet.contract.dataset import parse_records
+from fleet.contract.execution_id import Digests, execution_id
 from fleet.contract.model import Contract
 from fleet.contract.parsers import Parser, load_parser
 from fleet.errors import AttemptVoid
@@ -34,6 +35,20 @@ class Samples:
 
 def _changed(what: str, expected: str, got: str) -> AttemptVoid:
     return AttemptVoid("pinned-content-changed", f"{what}: pinned {expected}, found {got}")
+
+
+def execution(task: ReplayTask, contract: Contract) -> None:
+    """The contract and digests of the task are those that its execution id stands for.
+
+    Raises:
+        AttemptVoid: they are not.
+    """
+    parsers = {arm: from_text(task.digests[f"parser.{arm}"]) for arm in contract.arms}
+    names = ("checkpoint", "dataset", "tokenizer", "chat_template")
+    digests = Digests(**{name: from_text(task.digests[name]) for name in names}, parsers=parsers)
+    got = to_text(execution_id(contract, digests))
+    if got != task.execution_id:
+        raise _changed("execution id", task.execution_id, got)
 
 
 def samples(task: ReplayTask) -> Samples:

@@ -28,7 +28,7 @@ from fleet.evidence.platform import PLATFORM_FORMAT
 from fleet.evidence.rows import identities
 from fleet.evidence.states import Cause, State
 from fleet.evidence.tally import Tally, tally_rows
-from fleet.replay import determinism, freshness, observe, pinned
+from fleet.replay import caches, determinism, freshness, observe, pinned
 from fleet.replay.engines.protocol import Census, Engine
 from fleet.replay.engines.registry import make_engine
 from fleet.replay.probe import AtEntry, read_platform, read_unit
@@ -98,6 +98,7 @@ def _replay(
     seen.unit = dict(read_unit(task.node_label))
     freshness.require_fresh(task, entry, seen.freshness)
     freshness.require_given(entry, set_by_us)
+    pinned.execution(task, contract)
     samples, parsers = pinned.samples(task), pinned.parsers(task, contract)
     checkpoint = pinned.tokenizer(task)
     if contract.model.engine != "synthetic":
@@ -109,13 +110,28 @@ def _replay(
     pinned.weights(task, checkpoint)
     seen.stages["checkpoint"] = task.digests["checkpoint"]
     seen.volatile["prepare_s"] = time.monotonic() - started
+    kernels = _kernels(task, contract)
     _load(task, contract, engine, seen)
+    seen.effective["kernel_cache_at_load"] = kernels
     seen.volatile["load_s"] = time.monotonic() - started
     for records in observe.generate(task, contract, engine, inputs, samples, parsers):
         writer.add(records)
     writer.flush()
     seen.volatile["generate_s"] = time.monotonic() - started
     _end(engine, seen)
+    _require_kernels(task, contract, kernels, seen)
+
+
+def _kernels(task: ReplayTask, contract: Contract) -> str:
+    return to_text(caches.kernels_digest(contract, Path(task.scratch), task.attempt))
+
+
+def _require_kernels(task: ReplayTask, contract: Contract, before: str, seen: _Progress) -> None:
+    """A pinned kernel cache is read-only: the claim is "given these kernels"."""
+    after = _kernels(task, contract)
+    seen.effective_end["kernel_cache_at_end"] = after
+    if contract.determinism.kernel_cache == "pinned" and after != before:
+        raise AttemptVoid("setting-not-in-force", "the pinned kernel cache changed in the replay")
 
 
 def _load(task: ReplayTask, contract: Contract, engine: Engine, seen: _Progress) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -153,6 +155,13 @@ def _first_lines(error: BaseException) -> str:
     return f"{type(error).__name__}: {chosen.strip()}"[:500]
 
 
+def _keep_own_signal_handlers() -> None:
+    """Ray puts its own SIGTERM handler in place, which ends the driver before the ledger can say
+    so. The driver's own handler is put back."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 class RayCluster:
     """A local Ray, or the one at ``address``.
 
@@ -180,6 +189,7 @@ class RayCluster:
                 str(error).splitlines()[0],
                 "ray status --address ADDRESS, or leave --address out",
             ) from error
+        _keep_own_signal_handlers()
         self._node = self._choose_node()
         self._watch = self._actor(_Watcher, {}, num_cpus=0)
         self._watch_identity: dict[str, Any] = ray.get(
