@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
+import typer.exceptions
 from rich.console import Console
 
 import fleet
@@ -441,10 +441,10 @@ def run(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         errors.print(f"error: {error}")
         return 2
-    except click.exceptions.ClickException as error:
-        error.show()
+    except typer.exceptions.TyperException as error:
+        errors.print(_usage(error))
         return 2
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         errors.print("interrupted: the ledger says how far it came")
         return 3
     except FleetError as error:
@@ -452,6 +452,12 @@ def run(argv: Sequence[str] | None = None) -> int:
         return 3
     except Exception as error:
         return _internal(errors, error)
+
+
+def _usage(error: typer.exceptions.TyperException) -> str:
+    """A wrong command line, in the form of every other error."""
+    said = error.format_message() or "a verb is missing"
+    return f"error: command line: {said}\n  next: fleet --help, or fleet VERB --help"
 
 
 def _internal(errors: Console, error: Exception) -> int:

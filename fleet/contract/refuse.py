@@ -28,6 +28,23 @@ def refuse_unavailable(contract: Contract, where: str) -> None:
     if require.vary:
         got = f"{list(require.vary)}"
         raise _unsupported(where, "require.vary", "an empty list", got, "write vary = []")
+    _refuse_synthetic(contract, where)
+
+
+def _refuse_synthetic(contract: Contract, where: str) -> None:
+    """The synthetic engine is its own model, in float32 and greedy; no other engine can run it."""
+    model = contract.model
+    own = model.checkpoint == "demo:synthetic"
+    if own != (model.engine == "synthetic"):
+        expected = 'engine = "synthetic" together with checkpoint = "demo:synthetic", or neither'
+        got = f"engine {model.engine!r}, checkpoint {model.checkpoint!r}"
+        raise ContractError(where, "model.engine", expected, got, "change one of the two")
+    if own and model.dtype != "float32":
+        fix = 'write dtype = "float32"'
+        raise _unsupported(where, "model.dtype", '"float32"', f'"{model.dtype}"', fix)
+    if own and contract.decoding.do_sample:
+        fix = "write do_sample = false"
+        raise _unsupported(where, "decoding.do_sample", "false", "true", fix)
 
 
 def _unsupported(where: str, key: str, expected: str, got: str, fix: str) -> ContractError:

@@ -76,7 +76,7 @@ class Landing:
                     str(root), "", "a landing folder", "none", "fleet certify CONTRACT"
                 )
             _create(root, marker)
-        found = json.loads(marker.read_bytes()).get("format")
+        found = _format(marker)
         if found != LANDING_FORMAT:
             raise StoreError(
                 str(marker),
@@ -129,13 +129,23 @@ class Landing:
         return {bytes.fromhex(p.stem): json.loads(p.read_bytes()) for p in files}
 
 
+def _format(marker: Path) -> object:
+    """What the marker says; its text when it says nothing that could be understood."""
+    data = marker.read_bytes()
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return data[:40]
+    return found.get("format") if isinstance(found, dict) else found
+
+
 def _create(root: Path, marker: Path) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
         write_once(marker, canonical_json({"format": LANDING_FORMAT}))
-    except FileExistsError:
-        return
     except OSError as error:
+        if marker.is_file():  # another process made it at the same moment
+            return
         raise StoreError(
             str(root), "", "a writable folder", str(error.strerror or error), "pass --landing DIR"
         ) from error

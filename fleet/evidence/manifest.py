@@ -94,6 +94,7 @@ class Manifest:
             known = {f.name for f in fields(cls)}
             if set(raw) != known:
                 raise EvidenceError("evidence-altered", f"manifest keys {sorted(set(raw) ^ known)}")
+            _require_types(raw)
             cause = Cause(**raw["cause"]) if raw["cause"] is not None else None
             return cls(
                 **raw
@@ -108,3 +109,14 @@ class Manifest:
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise EvidenceError("evidence-altered", f"not a manifest: {error}") from error
+
+
+_TYPES: dict[str, type] = {"str": str, "int": int, "bool": bool, "dict": dict}
+
+
+def _require_types(raw: dict[str, Any]) -> None:
+    """The JSON type of every plain field, so that no reader meets a list where a table belongs."""
+    for f in fields(Manifest):
+        wanted = _TYPES.get(str(f.type).partition("[")[0])
+        if wanted is not None and type(raw[f.name]) is not wanted:
+            raise TypeError(f"{f.name} is no {wanted.__name__}")

@@ -30,7 +30,12 @@ class _Story:
     planned: Entry | None
     started: Entry | None
     gone: Entry | None
-    end: Entry | None
+    ends: tuple[Entry, ...]
+
+    @property
+    def end(self) -> Entry | None:
+        """Accepted or given up; more than one end is an error, found elsewhere."""
+        return self.ends[0] if self.ends else None
 
 
 def summarise(landing: Landing, attempt: str, entries: Iterable[Entry]) -> AttemptSummary:
@@ -42,56 +47,80 @@ def summarise(landing: Landing, attempt: str, entries: Iterable[Entry]) -> Attem
         entries: the ledger entries of its campaign (others are ignored).
     """
     story = _story(attempt, entries)
-    blank = _blank(attempt, story)
+    blank = _nothing_known(attempt)
     try:
+        blank = _planned(blank, story)
         manifest = _read_manifest(landing, attempt)
         blank = _with_manifest(blank, manifest)
         if story.planned is None:
             raise EvidenceError("not-accepted", "no ledger entry planned this attempt")
         if story.end is None:
             raise EvidenceError("ledger-gap", "planned, and neither accepted nor given up")
+        if len(story.ends) > 1:
+            raise EvidenceError("evidence-altered", "the ledger ends this attempt twice")
         if story.end.kind == "given_up":
             return _with_rows(_given_up(blank, story.end), landing, None, strict=False)
         return _accepted(blank, landing, story, manifest)
     except EvidenceError as error:
         return _with_rows(_void(blank, error), landing, None, strict=False)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        odd = EvidenceError("evidence-altered", f"not understood: {type(error).__name__} {error}")
+        return _with_rows(_void(blank, odd), landing, None, strict=False)
 
 
 def _story(attempt: str, entries: Iterable[Entry]) -> _Story:
     mine = [e for e in entries if e.attempt == attempt]
-    ends = [e for e in mine if e.kind in ("accepted", "given_up")]
+    ends = tuple(e for e in mine if e.kind in ("accepted", "given_up"))
     first = {kind: next((e for e in mine if e.kind == kind), None) for kind in _KINDS}
-    return _Story(first["planned"], first["started"], first["gone"], ends[0] if ends else None)
+    return _Story(first["planned"], first["started"], first["gone"], ends)
 
 
 _KINDS = ("planned", "started", "gone")
 
 
-def _blank(attempt: str, story: _Story) -> AttemptSummary:
-    body = story.planned.body if story.planned else {}
-    accepted = story.end if story.end and story.end.kind == "accepted" else None
+def _nothing_known(attempt: str) -> AttemptSummary:
     return AttemptSummary(
         attempt=attempt,
-        campaign=story.planned.campaign if story.planned else "",
-        slot=body.get("slot", -1),
-        purpose=body.get("purpose", "certify"),
-        contract=body.get("contract", ""),
-        execution_id=body.get("execution_id", ""),
+        campaign="",
+        slot=-1,
+        purpose="certify",
+        contract="",
+        execution_id="",
         platform="",
         unit="",
         state="VOID",
         cause=None,
-        accepted_at_s=accepted.at_s if accepted else None,
+        accepted_at_s=None,
         traced=False,
-        vary=tuple(body.get("vary", ())),
-        num_samples=body.get("num_samples", 0),
+        vary=(),
+        num_samples=0,
         rows=0,
         arms={},
         roots={},
         stages={},
-        process=Process(**story.started.body["process"]) if story.started else None,
+        process=None,
         power=None,
         envelope={},
+    )
+
+
+def _planned(summary: AttemptSummary, story: _Story) -> AttemptSummary:
+    """What the ledger says before the attempt's own folder is looked at."""
+    if story.planned is None:
+        return summary
+    body = story.planned.body
+    accepted = story.end if story.end and story.end.kind == "accepted" else None
+    return replace(
+        summary,
+        campaign=story.planned.campaign,
+        slot=body.get("slot", -1),
+        purpose=body.get("purpose", "certify"),
+        contract=body.get("contract", ""),
+        execution_id=body.get("execution_id", ""),
+        vary=tuple(body.get("vary", ())),
+        num_samples=body.get("num_samples", 0),
+        accepted_at_s=accepted.at_s if accepted else None,
+        process=Process(**story.started.body["process"]) if story.started else None,
     )
 
 
@@ -145,6 +174,7 @@ def _accepted(
         ended = replace(summary, state=manifest.state, cause=manifest.cause)
         return _with_rows(ended, landing, None, strict=False)
     _check_freshness(manifest, story)
+    _check_weights(manifest)
     complete = replace(summary, state="COMPLETE")
     return _with_rows(complete, landing, (story.planned, manifest), strict=True)
 
@@ -184,10 +214,23 @@ def _check_freshness(manifest: Manifest, story: _Story) -> None:
         raise EvidenceError("not-fresh", "the manifest comes from another process")
     if story.gone is None or not story.gone.body["gone"]:
         raise EvidenceError("cannot-observe", "the end of the process was not observed")
+    if not story.gone.body["seen_alive"]:
+        raise EvidenceError("cannot-observe", "the watcher had not seen the process alive")
     if manifest.freshness.get("nonce") != manifest.attempt:
         raise EvidenceError("not-fresh", "the process did not carry this attempt's nonce")
     if manifest.freshness.get("imported_at_entry"):
         raise EvidenceError("not-fresh", f"imported: {manifest.freshness['imported_at_entry']}")
+    if manifest.freshness.get("predecessor_gone") is False:
+        raise EvidenceError("not-fresh", "the replay before this one still lived")
+
+
+def _check_weights(manifest: Manifest) -> None:
+    """The three weight digests are there, and the last two are one."""
+    for name in ("checkpoint", "post_init_weights", "end_weights"):
+        if not manifest.stages.get(name):
+            raise EvidenceError("missing-evidence", f"no digest of the stage {name}")
+    if manifest.stages["post_init_weights"] != manifest.stages["end_weights"]:
+        raise EvidenceError("weights-changed", "weights after load and at the end differ")
 
 
 def _with_rows(
@@ -224,6 +267,8 @@ def _readable_rows(parts: list[Path]) -> int:
 
 def _check_sample_set(attempt: str, found: list[Identity], ids: list[str], arms: list[str]) -> bool:
     """Law 1: every declared sample of every arm exactly once. Returns: are the rows in order."""
+    if any(value is None for row in found for value in row):
+        raise EvidenceError("missing-evidence", "an identity column is NULL")
     strangers = {a for a, *_ in found if a != attempt}
     if strangers:
         raise EvidenceError("evidence-altered", f"rows of another attempt: {sorted(strangers)[:3]}")

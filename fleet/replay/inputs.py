@@ -24,6 +24,18 @@ CLOCKS = (
 )
 
 
+TEMPLATE_FAULTS = (
+    TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What an expression of a template can raise: ``{{ 1 / 0 }}`` is the template's fault, not ours."""
+
+
 def clocks(contract: Contract) -> tuple[datetime, ...]:
     """The pinned clock alone, or the two frozen ones whose outputs must agree."""
     if contract.dataset.clock is None:
@@ -43,20 +55,22 @@ def render(
         undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
     environment.globals["strftime_now"] = now.strftime
+    for table, name in ((environment.filters, "random"), (environment.globals, "lipsum")):
+        table.pop(name)  # they draw from a generator that no contract seeds
     current = "(the template itself)"
     try:
         compiled = environment.from_string(template)
         prompts = []
         for record in records:
             current = str(record["id"])
-            prompts.append(compiled.render(**record))
+            prompts.append(compiled.render(dict(record)))
         return prompts
-    except TemplateError as error:
+    except TEMPLATE_FAULTS as error:
         raise ContractError(
             where,
             f"arms.{arm}.template",
             "a Jinja template over the record's fields",
-            f"{error} at record {current}",
+            f"{type(error).__name__} {error} at record {current}",
             f"fields of the records: {', '.join(sorted(records[0]))}; strftime_now(format)",
         ) from error
 

@@ -133,7 +133,8 @@ def packages() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for dist in metadata.distributions():
         name = (dist.metadata["Name"] or "").lower().replace("_", "-")
-        if name in PACKAGES or name.startswith("nvidia-"):
+        counts = name in PACKAGES or name.startswith("nvidia-")
+        if counts and name not in found:  # of two on the path the first is the one imported
             lines = record_digest_lines(dist.read_text("RECORD") or "")
             digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
             found[name] = {"version": dist.version, "record_sha256": digest}

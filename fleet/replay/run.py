@@ -67,8 +67,10 @@ def run_replay(task: ReplayTask, entry: AtEntry, ids: dict[str, str] | None = No
     seen = _Progress()
     state: State = "COMPLETE"
     cause: Cause | None = None
+    tally: Tally | None = None
     try:
         _replay(task, entry, ids or {}, seen, writer)
+        tally = _tally(task, writer)
     except AttemptEnded as ended:
         state = "VOID" if isinstance(ended, AttemptVoid) else "FAILED"
         cause = Cause(ended.code, ended.text, ended.details)
@@ -82,7 +84,7 @@ def run_replay(task: ReplayTask, entry: AtEntry, ids: dict[str, str] | None = No
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         state, cause = "FAILED", Cause("disk-full", f"{error.strerror}: {error.filename}")
-    return _close(task, entry, seen, writer, state, cause)
+    return _close(task, entry, seen, writer, tally, state, cause)
 
 
 def _replay(
@@ -186,6 +188,7 @@ def _close(
     entry: AtEntry,
     seen: _Progress,
     writer: PartWriter,
+    tally: Tally | None,
     state: State,
     cause: Cause | None,
 ) -> Manifest:
@@ -193,7 +196,6 @@ def _close(
     if state != "COMPLETE":
         with suppress(OSError):
             writer.flush()
-    tally = _tally(task, writer) if state == "COMPLETE" else None
     manifest = Manifest(
         attempt=task.attempt,
         campaign=task.campaign,

@@ -125,13 +125,20 @@ class Answers:
 
 
 def known_contracts(store: Store) -> list[Asked]:
-    """Every contract the store has evidence of, from what the landing keeps of it."""
-    found = []
-    for row in queries.contracts(store.con):
-        if row.body is not None:
-            contract = Contract.model_validate_json(json.dumps(row.body["contract"]))
-            found.append(asked_of(row.name, row.execution_id, contract))
-    return found
+    """Every contract the store has evidence of, from what the landing keeps of it.
+
+    Where that is missing or unreadable, what is required is the default, which is the most that can
+    be asked; nothing is expected of it, so that it can be no control that behaves.
+    """
+    return [_known(row) for row in queries.contracts(store.con)]
+
+
+def _known(row: queries.ContractRow) -> Asked:
+    try:
+        contract = Contract.model_validate_json(json.dumps((row.body or {})["contract"]))
+    except (KeyError, TypeError, ValueError):
+        return Asked(row.name, row.execution_id, Require(), None, "")
+    return asked_of(row.name, row.execution_id, contract)
 
 
 def asked_of(name: str, execution_id: str, contract: Contract) -> Asked:
@@ -142,7 +149,7 @@ def asked_of(name: str, execution_id: str, contract: Contract) -> Asked:
 class ControlsByCampaign(Mapping[str, Sequence[str]]):
     """Campaign -> its controls that did not behave; worked out only for campaigns that matter."""
 
-    def __init__(self, answers: Answers, known: Mapping[str, Asked]) -> None:
+    def __init__(self, answers: Answers, known: Sequence[Asked]) -> None:
         self._answers, self._known = answers, known
         self._by_campaign: dict[str, list[str]] = {}
         for row in queries.controls(answers.store.con):
@@ -156,8 +163,13 @@ class ControlsByCampaign(Mapping[str, Sequence[str]]):
         return self._failed[campaign]
 
     def _misbehaves(self, campaign: str, name: str) -> bool:
-        asked = self._known.get(name)
-        return asked is None or bool(self._answers.control(campaign, asked).mismatches)
+        """A control that cannot be found in its campaign, or expects nothing, proves nothing."""
+        landed = queries.summaries(self._answers.store.con, campaign=campaign, contract=name)
+        ids = {s.execution_id for s in landed}
+        asked = [a for a in self._known if a.name == name and a.execution_id in ids]
+        if not asked or any(a.expect is None for a in asked):
+            return True
+        return any(self._answers.control(campaign, a).mismatches for a in asked)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_campaign)

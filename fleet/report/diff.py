@@ -171,7 +171,7 @@ def _platforms(answers: Answers, name: str) -> list[AttemptSummary]:
     return [
         s for s in everything
         if len(wanted) >= 4 and s.platform.removeprefix("sha256:").startswith(wanted)
-        and s.state == "COMPLETE"
+        and s.state == "COMPLETE" and s.purpose == "certify"
     ]  # fmt: skip
 
 

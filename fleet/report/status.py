@@ -1,7 +1,8 @@
 """Where each contract stands on each platform, over all evidence (``fleet status``).
 
 Derived at every call. A contract whose file changed since its evidence was made is UNTESTED: the
-evidence belongs to another execution id. Holds no verdict rule.
+evidence belongs to another execution id. What is required of the evidence is what the file says
+today: a stricter requirement is no other execution id. Holds no verdict rule.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Any
 from fleet.contract.canonical import canonical_json, to_text
 from fleet.contract.dataset import load_dataset
 from fleet.contract.execution_id import execution_part
-from fleet.contract.load import list_contracts, load_contract
+from fleet.contract.load import LoadedContract, list_contracts, load_contract
+from fleet.contract.parsers import load_parser
 from fleet.errors import ContractError, UsageError
 from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
 from fleet.judge.verdict import Verdict
-from fleet.report.answers import Answers, Asked, ControlsByCampaign, known_contracts
+from fleet.report.answers import Answers, Asked, ControlsByCampaign, asked_of, known_contracts
 from fleet.store import queries
 
 
@@ -70,15 +72,15 @@ def status_rows(
         ContractError: a named contract is neither in the store nor in the config path.
     """
     known = known_contracts(answers.store)
-    controls = ControlsByCampaign(answers, {asked.name: asked for asked in known})
+    controls = ControlsByCampaign(answers, known)
     bodies = {row.execution_id: row.body for row in queries.contracts(answers.store.con)}
     facts = queries.platforms(answers.store.con)
     rows: list[StatusRow] = []
-    for name in names or sorted({a.name for a in known} | set(list_contracts(search))):
+    for name in dict.fromkeys(names) or sorted({a.name for a in known} | set(list_contracts(search))):
         ours = [a for a in known if a.name == name]
-        current = [a for a in ours if _is_current(bodies[a.execution_id], name, search)]
+        current, note = _current(ours, bodies, name, search)
         if not current:
-            rows.append(_untested(name, bool(ours), search))
+            rows.append(_untested(name, note, bool(ours), search))
         for asked in current:
             rows.extend(_rows_of(answers, asked, controls, facts, now_s))
     return rows
@@ -86,31 +88,77 @@ def status_rows(
 
 def exit_code(rows: Sequence[StatusRow]) -> int:
     """FAIL over VOID over PASS; a control that behaves counts as PASS, UNTESTED as 3."""
-    verdicts = [row.verdict for row in rows if row.verdict is not None]
-    behaved = {row.contract for row in rows if row.behaves}
-    code = rules.exit_code(verdicts, behaved) if verdicts else 3
-    return 3 if code == 0 and len(verdicts) < len(rows) else code
+    codes = [_code(row) for row in rows] or [3]
+    return 1 if 1 in codes else max(codes)
 
 
-def _is_current(body: Mapping[str, Any] | None, name: str, search: Sequence[Path]) -> bool:
-    """Does the config path still say what the evidence was made for?
+def _code(row: StatusRow) -> int:
+    if row.verdict is None:
+        return 3
+    return rules.exit_code([row.verdict], {row.contract} if row.behaves else ())
 
-    Compares the execution part and the dataset, not the checkpoint: that would read every weight.
+
+def _current(
+    ours: Sequence[Asked],
+    bodies: Mapping[str, Mapping[str, Any] | None],
+    name: str,
+    search: Sequence[Path],
+) -> tuple[list[Asked], str]:
+    """The evidence that is about what the config path says today, and why there is none.
+
+    A contract that the config path does not have is asked about as it was when it was certified.
     """
+    if name not in list_contracts(search):
+        return list(ours), ""
     try:
         loaded = load_contract(name, search)
-        dataset = load_dataset(loaded.contract.dataset.name, search, loaded.path)
-    except UsageError:
-        return True
-    if body is None:
-        return False
-    same_part = canonical_json(execution_part(loaded.contract)) == canonical_json(
-        body["execution_part"]
+        now = _content(loaded, search)
+    except UsageError as error:
+        return [], f"cannot be certified as it is: {error}"
+    same = [a for a in ours if _content_of(bodies[a.execution_id]) == now]
+    again = [asked_of(name, a.execution_id, loaded.contract) for a in same]
+    return again, _CHANGED if ours else "never tested"
+
+
+_CHANGED = "changed since it was last certified; the evidence is of another execution id"
+
+
+def _content(loaded: LoadedContract, search: Sequence[Path]) -> bytes:
+    """What a contract is, as far as it can be told without reading every weight: the checkpoint
+    is told by its name."""
+    contract, near = loaded.contract, loaded.path.parent
+    dataset = load_dataset(contract.dataset.name, search, loaded.path)
+    parsers = {arm: to_text(load_parser(a.parser, near).digest) for arm, a in contract.arms.items()}
+    return canonical_json(
+        {
+            "part": execution_part(contract),
+            "weights": [contract.model.checkpoint, contract.model.revision],
+            "dataset": to_text(dataset.digest),
+            "parsers": parsers,
+        }
     )
-    return same_part and body["digests"]["dataset"] == to_text(dataset.digest)
 
 
-def _untested(name: str, had_evidence: bool, search: Sequence[Path]) -> StatusRow:
+def _content_of(body: Mapping[str, Any] | None) -> bytes | None:
+    """The same of what the landing keeps of an execution id; None when that is not understood."""
+    try:
+        assert body is not None
+        model, digests = body["contract"]["model"], body["digests"]
+        prefix = "parser."
+        parsers = {k.removeprefix(prefix): v for k, v in digests.items() if k.startswith(prefix)}
+        return canonical_json(
+            {
+                "part": body["execution_part"],
+                "weights": [model["checkpoint"], model["revision"]],
+                "dataset": digests["dataset"],
+                "parsers": parsers,
+            }
+        )
+    except (AssertionError, AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _untested(name: str, note: str, had_evidence: bool, search: Sequence[Path]) -> StatusRow:
     if not had_evidence and name not in list_contracts(search):
         raise ContractError(
             "status",
@@ -119,9 +167,6 @@ def _untested(name: str, had_evidence: bool, search: Sequence[Path]) -> StatusRo
             "neither has it",
             "fleet status (without a name) lists all",
         )
-    note = "never tested"
-    if had_evidence:
-        note = "changed since it was last certified; the evidence is of another execution id"
     return StatusRow(name, "", "", "", "UNTESTED", None, None, f"{note}: fleet certify {name}")
 
 
@@ -167,6 +212,7 @@ def _row(
     label = Platform(facts[key.platform]["facts"]).label() if key.platform in facts else "unknown"
     verdict = replace(verdict, state=state)
     behaves = asked.expect is not None and not rules.check_expectation(verdict, asked.expect)
+    behaves = behaves and state != "STALE"
     age_s = None if at is None else now_s - at
     return StatusRow(
         name, key.execution_id, key.platform, label, state, verdict, age_s, behaves=behaves

@@ -40,7 +40,7 @@ def print_campaign(console: Console, answer: CampaignAnswer) -> None:
         words = "behaves as expected"
         if control.mismatches:
             words = "DOES NOT BEHAVE: " + "; ".join(control.mismatches)
-        console.print(f"control {control.verdict.contract}: {words}", soft_wrap=True)
+        _verbatim(console, f"control {control.verdict.contract}: {words}")
 
 
 def _verdict_table(title: str) -> Table:
@@ -76,26 +76,29 @@ def _bound(value: float | None) -> str:
 
 def _print_details(console: Console, verdict: Verdict, behaved: frozenset[str]) -> None:
     note = "  (a control: as expected)" if verdict.contract in behaved else ""
-    console.print(f"\n[bold]{verdict.contract}[/bold]: {verdict.reason}{note}", soft_wrap=True)
+    name = Text(f"\n{verdict.contract}", style="bold")
+    _verbatim(console, name + Text(f": {verdict.reason}{note}"))
     for line in verdict_lines(verdict):
-        console.print(f"  {line}", soft_wrap=True, highlight=False)
+        _verbatim(console, f"  {line}")
     if verdict.first_difference:
         _print_difference(console, verdict.contract, verdict.first_difference)
     for warning in verdict.warnings:
-        console.print(f"  warning: {warning}", soft_wrap=True, style="yellow")
+        _verbatim(console, Text(f"  warning: {warning}", style="yellow"))
 
 
 def _print_difference(console: Console, contract: str, first: dict[str, Any]) -> None:
     sample, arm = first.get("sample_id"), first.get("arm")
-    console.print(f"  first difference: sample {sample}, arm {arm}", highlight=False)
+    _verbatim(console, f"  first difference: sample {sample}, arm {arm}")
     for key, value in first.items():
         if key not in ("sample_id", "arm") and value not in (None, [], {}):
-            console.print(f"    {key}: {value}", soft_wrap=True, highlight=False)
-    console.print(
-        f"  look again: fleet replay {contract} --sample {sample} --arm {arm}",
-        soft_wrap=True,
-        highlight=False,
-    )
+            _verbatim(console, f"    {key}: {value}")
+    _verbatim(console, f"  look again: fleet replay {contract} --sample {sample} --arm {arm}")
+
+
+def _verbatim(console: Console, text: str | Text) -> None:
+    """As it stands: evidence may hold brackets and colons, which are no markup and no emoji."""
+    plain = Text(text) if isinstance(text, str) else text
+    console.print(plain, soft_wrap=True, highlight=False)
 
 
 def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
@@ -124,13 +127,13 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
             _bound(verdict.bounds.get("record")) if verdict else "-",
             _process_bound(verdict),
             _age(row.age_s),
-            row.platform_label or "-",
+            Text(row.platform_label or "-"),
         )
     console.print(table)
     for row in rows:
         words = row.note or (row.verdict.reason if row.verdict else "")
         if row.state != "PASS" and words:
-            console.print(f"{row.contract}: {words}", soft_wrap=True)
+            _verbatim(console, f"{row.contract}: {words}")
 
 
 def _process_bound(verdict: Verdict | None) -> str:

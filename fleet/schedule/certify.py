@@ -5,18 +5,20 @@ The one place where every room meets. Holds no rule: plan, driver, store and jud
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.errors import ContractError
+from fleet.contract.load import list_contracts
+from fleet.errors import ContractError, StoreError
 from fleet.evidence.landing import Landing
 from fleet.evidence.states import Purpose
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
 from fleet.schedule.driver import AttemptEnd, Campaign, Limits
 from fleet.schedule.launcher import Launcher
-from fleet.schedule.plan import Slot, controls_for, plan
+from fleet.schedule.plan import MUST, Slot, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
 from fleet.store.ingest import ingest
 from fleet.store.open import open_reader, open_writer, publish
@@ -73,13 +75,69 @@ def plan_request(request: Request, places: Places, say: Say) -> Planned:
     wanted = controls_for([r.loaded.contract for r in named])
     if request.purpose != "certify":
         wanted = []
-    controls = [_resolve(name, places, say) for name in wanted if name not in taken]
+    controls = [_control(name, places, say) for name in wanted if name not in taken]
+    _require_expectations([r for r in (*named, *controls) if r.name in wanted])
     slots = plan([_slot_count(r) for r in named], [_slot_count(r) for r in controls])
     return Planned(named, controls, slots)
 
 
 def _resolve(name: str, places: Places, say: Say) -> Resolved:
     return resolve_contract(name, places.search, places.cache, say)
+
+
+def _control(name: str, places: Places, say: Say) -> Resolved:
+    """A control that nobody named: whoever reads that it is missing must learn why it is asked for.
+
+    Raises:
+        ContractError: the config path does not hold it.
+    """
+    if name not in list_contracts(places.search):
+        raise ContractError(
+            os.pathsep.join(str(folder / "contracts") for folder in places.search),
+            name,
+            "the controls that every campaign carries",
+            "no such contract in the config path",
+            f"add the folder that holds {name}.toml: --configs YOURS{os.pathsep}configs",
+        )
+    return _resolve(name, places, say)
+
+
+def _require_expectations(controls: Sequence[Resolved]) -> None:
+    """A control that expects nothing, or the opposite, tests nothing."""
+    for control in controls:
+        expect = control.loaded.contract.expect
+        wanted, got = MUST[control.name], expect.verdict if expect else None
+        if got != wanted:
+            raise ContractError(
+                str(control.loaded.path),
+                "expect.verdict",
+                f'"{wanted}", which is what this control is for',
+                repr(got),
+                f"restore {control.name}.toml",
+            )
+
+
+def require_usable(places: Places) -> None:
+    """Both folders can be written and are of this version; nothing is created.
+
+    Raises:
+        StoreError: before anything has been started or written.
+    """
+    for folder, option in (
+        (places.landing, "--landing DIR"),
+        (places.store.parent, "--store FILE"),
+    ):
+        nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+        if not nearest.is_dir():
+            raise StoreError(str(folder), "", "a folder", f"{nearest}, a file", f"pass {option}")
+        if not os.access(nearest, os.W_OK):
+            got = f"{nearest}, which is read-only"
+            raise StoreError(str(folder), "", "a writable folder", got, f"pass {option}")
+    if (places.landing / "FORMAT.json").exists():
+        Landing.open(places.landing)
+    if places.store.exists():
+        with open_writer(places.store):
+            pass
 
 
 def _slot_count(resolved: Resolved) -> tuple[str, int]:
@@ -101,11 +159,9 @@ def run_request(
     Raises:
         UsageError: the node cannot run a contract, or a folder cannot be written.
     """
-    landing = Landing.open(places.landing, create=True)
-    with open_writer(places.store):
-        pass  # a store that cannot be written is found before hours of replays, not after
+    require_usable(places)
     campaign = Campaign(
-        landing=landing,
+        landing=Landing(places.landing),
         launcher=launcher,
         contracts={r.name: r for r in (*planned.named, *planned.controls)},
         scratch=places.scratch,
@@ -116,6 +172,9 @@ def run_request(
         on_event=say,
     )
     campaign.preflight()
+    landing = Landing.open(places.landing, create=True)
+    with open_writer(places.store):
+        pass  # a store that cannot be written is found before hours of replays, not after
     try:
         ends = campaign.run(planned.slots, request.argv)
     finally:

@@ -75,7 +75,8 @@ def _packages() -> dict[str, str]:
 
 def _writable(folder: Path) -> list[str]:
     nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-    return [] if os.access(nearest, os.W_OK) else [f"write access to {nearest}"]
+    usable = nearest.is_dir() and os.access(nearest, os.W_OK)
+    return [] if usable else [f"a folder with write access at {nearest}"]
 
 
 def _backends() -> dict[str, dict[str, str]]:

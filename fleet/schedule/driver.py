@@ -23,6 +23,7 @@ from fleet.evidence.manifest import Manifest, Process
 from fleet.evidence.states import RETRIED, Cause, Purpose, State
 from fleet.replay import caches, determinism
 from fleet.replay.task import ReplayTask
+from fleet.schedule.interrupts import Interrupts
 from fleet.schedule.launcher import Gone, Launcher, Running
 from fleet.schedule.plan import Slot
 from fleet.schedule.resolve import Resolved
@@ -75,6 +76,7 @@ class Campaign:
     on_event: Say = lambda _: None
     id: str = field(default_factory=lambda: new_campaign_id())
     _last: Process | None = None
+    _interrupts: Interrupts = field(default_factory=Interrupts)
 
     def run(self, slots: Sequence[Slot], argv: Sequence[str] = ()) -> list[AttemptEnd]:
         """Run every slot; returns the end of every attempt, retries included.
@@ -82,13 +84,14 @@ class Campaign:
         Raises:
             KeyboardInterrupt, SystemExit: after the ledger says so.
         """
-        ledger = self._open(slots, argv)
         ends: list[AttemptEnd] = []
-        try:
-            for slot in slots:
-                ends.extend(self._run_slot(ledger, slot))
-        finally:
-            ledger.append("closed")
+        with self._interrupts:
+            ledger = self._open(slots, argv)
+            try:
+                for slot in slots:
+                    ends.extend(self._run_slot(ledger, slot))
+            finally:
+                ledger.append("closed")
         return ends
 
     def preflight(self) -> None:
@@ -114,8 +117,10 @@ class Campaign:
             {"name": name, "execution_id": r.execution_id} for name, r in self.contracts.items()
         ]
         ledger.append("campaign", contracts=named, argv=list(argv))
-        controls = sorted({slot.contract for slot in slots if slot.role == "control"})
-        ledger.append("controls", contracts=controls)
+        # a control that the user named controls this campaign no less than one that was added
+        controls = {slot.contract for slot in slots if slot.role == "control"}
+        controls |= {name for name, r in self.contracts.items() if r.loaded.contract.expect}
+        ledger.append("controls", contracts=sorted(controls))
         return ledger
 
     def _run_slot(self, ledger: Ledger, slot: Slot) -> list[AttemptEnd]:
@@ -133,9 +138,11 @@ class Campaign:
         self.on_event(f"{slot.contract} replay {slot.replay}: attempt {task.attempt}")
         ledger.append("planned", task.attempt, **self._planned(slot, task))
         try:
-            running = self._start(task, resolved)
+            with self._interrupts.let_through():
+                running = self._start(task, resolved)
         except AttemptFailed as failed:
-            return self._give_up(ledger, slot, task, "LOST", failed)
+            never_was = failed.code == "unschedulable"
+            return self._give_up(ledger, slot, task, "FAILED" if never_was else "LOST", failed)
         except BaseException:
             self._give_up(ledger, slot, task, "LOST", _INTERRUPTED)
             raise
@@ -148,7 +155,8 @@ class Campaign:
         failed: AttemptFailed | None = None
         digest = ""
         try:
-            digest = running.result(self.limits.replay_s)
+            with self._interrupts.let_through():
+                digest = running.result(self.limits.replay_s)
         except AttemptFailed as error:
             failed = error
         except Exception as error:

@@ -21,6 +21,13 @@ CONTROLS: dict[str, tuple[str, str]] = {
 }
 """Control contracts by what executes them: one that must FAIL, one that must PASS."""
 
+MUST: dict[str, str] = {
+    name: must
+    for pair in CONTROLS.values()
+    for name, must in zip(pair, ("FAIL", "PASS"), strict=True)
+}
+"""Control -> the verdict that its contract must expect."""
+
 
 @dataclass(frozen=True)
 class Slot:

@@ -8,7 +8,7 @@ nothing can be half written. Imports no torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from fleet.contract.dataset import LoadedDataset, load_dataset
 from fleet.contract.execution_id import Digests, execution_id, execution_part
 from fleet.contract.load import LoadedContract, load_contract
 from fleet.contract.parsers import load_parser
-from fleet.errors import ContractError
+from fleet.errors import CheckpointError, ContractError
 from fleet.replay.checkpoint import (
     chat_template_digest,
     checkpoint_digest,
@@ -25,6 +25,7 @@ from fleet.replay.checkpoint import (
     tensor_digests,
     tokenizer_digest,
 )
+from fleet.replay.demo import EXPECTED
 from fleet.replay.inputs import render_arm
 
 
@@ -102,13 +103,27 @@ def _digests(
         return Digests(checkpoint, dataset.digest, none, none, parsers)
     tensors = tensor_digests(folder)
     _check_injection(loaded, tensors)
-    return Digests(
+    digests = Digests(
         checkpoint_digest(tensors),
         dataset.digest,
         tokenizer_digest(folder),
         chat_template_digest(folder),
         parsers,
     )
+    _check_demo(loaded, folder, digests)
+    return digests
+
+
+def _check_demo(loaded: LoadedContract, folder: Path, digests: Digests) -> None:
+    """A cached demo checkpoint is still the one that was made: its content is pinned in code."""
+    kind, _, name = loaded.contract.model.checkpoint.partition(":")
+    if kind != "demo":
+        return
+    flat = as_text(digests)
+    for key, wanted in asdict(EXPECTED[name]).items():
+        if flat[key] != wanted:
+            fix = f"delete {folder}; it is made anew at the next call"
+            raise CheckpointError(str(folder), key, wanted, flat[key], fix)
 
 
 def _check_injection(loaded: LoadedContract, tensors: Mapping[str, bytes]) -> None:

@@ -166,17 +166,19 @@ def transaction(store: Store, what: str) -> Iterator[None]:
         StoreError: when the database refuses; ``what`` names what was being written.
     """
     store.con.execute("BEGIN")
+    committed = False
     try:
         yield
         store.con.execute("COMMIT")
-    except BaseException as error:
-        with suppress(duckdb.Error):  # a failed commit has already rolled back
-            store.con.execute("ROLLBACK")
-        if isinstance(error, REFUSALS):
-            line = str(error).splitlines()[0]
-            fix = "free space, or use the fleet version that wrote this landing"
-            raise StoreError(str(store.path), what, "an accepted write", line, fix) from error
-        raise
+        committed = True
+    except REFUSALS as error:
+        line = str(error).splitlines()[0]
+        fix = "free space, or use the fleet version that wrote this landing"
+        raise StoreError(str(store.path), what, "an accepted write", line, fix) from error
+    finally:
+        if not committed:
+            with suppress(duckdb.Error):  # a failed commit has already rolled back
+                store.con.execute("ROLLBACK")
 
 
 def quoted(text: str) -> str:

@@ -220,6 +220,7 @@ class CausalEngine(abc.ABC):
         )
         return {
             "model.class": type(self._model).__name__,
+            "model.config": decoding.config_digest(self._model.config),
             "model.dtype": str(self._model.dtype).removeprefix("torch."),
             "model.parameter_dtypes": _dtypes(self._model),
             "model.attention": self._model.config._attn_implementation,

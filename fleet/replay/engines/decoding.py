@@ -18,7 +18,7 @@ import torch
 import transformers
 from transformers.generation import logits_process, stopping_criteria
 
-from fleet.contract.canonical import canonical_json
+from fleet.contract.canonical import canonical_json, digest_json, to_text
 from fleet.contract.model import Contract, Decoding
 from fleet.errors import AttemptVoid
 
@@ -195,6 +195,15 @@ def _rules(config: Any) -> dict[str, Any]:
     return {key: value for key, value in rules.items() if value is not None}
 
 
+def config_digest(config: Any) -> str:
+    """Digest of the model's whole configuration as it is in memory, without the path it came from.
+
+    A rotary base or a norm's epsilon lives here and in no tensor.
+    """
+    body = {key: _plain(v) for key, v in config.to_dict().items() if key != "_name_or_path"}
+    return to_text(digest_json(body))
+
+
 def _plain(value: Any) -> Any:
     """Exact and JSON-able: floats that JSON has no number for become their name."""
     if isinstance(value, torch.Tensor):
@@ -203,6 +212,8 @@ def _plain(value: Any) -> Any:
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
+    if isinstance(value, set | frozenset):
+        return sorted(str(v) for v in value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

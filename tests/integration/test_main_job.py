@@ -1,0 +1,88 @@
+"""The main job on real engines, through the command line, on local Ray."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+ASKED = (
+    "contract execution_id platform verdict attained_grade required_grade scope vary traced layer "
+    "layers reason arms records mismatches bounds power envelope attempts roots first_difference "
+    "warnings"
+).split()
+
+
+def fleet(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """One command line, with its store and landing in ``folder``."""
+    where = ["--store", str(folder / "fleet.duckdb"), "--landing", str(folder / "landing")]
+    command = [sys.executable, "-m", "fleet", *argv, *where, "--configs", str(ROOT / "configs")]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+
+
+def certified(folder: Path, *contracts: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The JSON document of ``certify``, and its contracts by name."""
+    run = fleet(folder, "certify", *contracts, "--json")
+    assert run.returncode == 0, run.stdout + run.stderr
+    document: dict[str, Any] = json.loads(run.stdout)
+    assert [c["contract"] for c in document["contracts"]] == list(contracts)
+    return document, {c["contract"]: c for c in document["contracts"]}
+
+
+@pytest.mark.ray
+@pytest.mark.torch
+@pytest.mark.timeout(900)
+def test_one_checkpoint_under_two_backends_is_two_sets_of_bits_and_the_controls_behave(
+    tmp_path: Path,
+) -> None:
+    document, found = certified(tmp_path, "tiny-awq-torch", "tiny-awq-aten", "control-racy")
+    for name in ("tiny-awq-torch", "tiny-awq-aten"):
+        assert found[name]["verdict"] == "PASS"
+        assert found[name]["attained_grade"] == "logits"
+        assert found[name]["records"] == 48
+        assert found[name]["mismatches"] == 0
+        assert len(found[name]["roots"]["logits"]) == 1
+    assert found["tiny-awq-torch"]["roots"]["logits"] != found["tiny-awq-aten"]["roots"]["logits"]
+    racy = found["control-racy"]
+    assert (racy["verdict"], racy["layer"], racy["layers"]) == ("FAIL", None, [2, 3])
+    assert racy["first_broken_grade"] == "logits"
+    assert len(racy["roots"]["logits"]) == 2
+    assert racy["first_difference"]["sample_id"]
+    assert [c["contract"] for c in document["controls"]] == ["control-clean"]
+    assert document["controls"][0]["behaves"] is True
+    for contract in document["contracts"]:
+        assert set(ASKED) <= set(contract)
+    _rebuilt_store_says_the_same(tmp_path, found)
+
+
+def _rebuilt_store_says_the_same(folder: Path, found: dict[str, dict[str, Any]]) -> None:
+    (folder / "fleet.duckdb").unlink()
+    (folder / "fleet.duckdb.snapshot").unlink()
+    assert fleet(folder, "store", "rebuild").returncode == 0
+    status = fleet(folder, "status", "tiny-awq-torch", "tiny-awq-aten", "control-racy", "--json")
+    assert status.returncode == 0, status.stdout + status.stderr
+    for row in json.loads(status.stdout)["contracts"]:
+        before = found[row["contract"]]
+        assert (row["verdict"], row["roots"]) == (before["verdict"], before["roots"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_real_model_passes_quantised_and_not(tmp_path: Path) -> None:
+    _, found = certified(tmp_path, "smollm2-bf16", "smollm2-awq-aten")
+    for contract in found.values():
+        assert (contract["verdict"], contract["records"]) == ("PASS", 48)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_the_full_dataset_passes_quantised_and_not(tmp_path: Path) -> None:
+    _, found = certified(tmp_path, "smollm2-bf16-full", "smollm2-awq-aten-full")
+    for contract in found.values():
+        assert (contract["verdict"], contract["records"]) == ("PASS", 382)
