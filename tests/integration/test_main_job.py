@@ -12,11 +12,30 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-ASKED = (
-    "contract execution_id platform verdict attained_grade required_grade scope vary traced layer "
-    "layers reason arms records mismatches bounds power envelope attempts roots first_difference "
-    "warnings"
-).split()
+ASKED = [
+    "contract",
+    "execution_id",
+    "platform",
+    "verdict",
+    "attained_grade",
+    "required_grade",
+    "scope",
+    "vary",
+    "traced",
+    "layer",
+    "layers",
+    "reason",
+    "arms",
+    "records",
+    "mismatches",
+    "bounds",
+    "power",
+    "envelope",
+    "attempts",
+    "roots",
+    "first_difference",
+    "warnings",
+]
 
 
 def fleet(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
