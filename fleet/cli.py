@@ -45,16 +45,28 @@ Configs = Annotated[
     str | None, typer.Option(help="Folders with contracts/ and datasets/ [env: FLEET_CONFIGS].")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
-Output = Annotated[Path | None, typer.Option(help="Write there instead of to the screen.")]
+
+
+def _writable_file(path: Path | None) -> Path | None:
+    """Asked before the work, not after it."""
+    if path is None or (path.parent.is_dir() and not path.is_dir()):
+        return path
+    raise typer.BadParameter(f"expected a file in an existing folder, got {path}")
+
+
+Output = Annotated[
+    Path | None,
+    typer.Option(callback=_writable_file, help="Write there instead of to the screen."),
+]
 
 STORE, LANDING = Path("var/fleet.duckdb"), Path("var/landing")
 
 
 def out(output: Path | None = None) -> Console:
     """Standard output, or a file; plain when it is no terminal."""
-    if output is None:
-        return Console(width=None if sys.stdout.isatty() else 160)
-    return Console(file=output.open("w", encoding="utf-8"), width=160)
+    file = None if output is None else output.open("w", encoding="utf-8")
+    width = None if file is None and sys.stdout.isatty() else 160
+    return Console(file=file, width=width, markup=False, emoji=False)
 
 
 @contextmanager
@@ -112,7 +124,7 @@ def certify(
     """Run the replays of each contract and its controls, and print verdicts."""
     from fleet.report.document import campaign_document
     from fleet.report.terminal import print_campaign
-    from fleet.schedule.certify import Request, plan_request
+    from fleet.schedule.certify import Request, plan_request, require_usable
     from fleet.schedule.certify import certify as run_certify
     from fleet.schedule.cluster import RayCluster
     from fleet.schedule.driver import Limits
@@ -124,6 +136,7 @@ def certify(
         planned = plan_request(request, where, say)
         if dry_run:
             return _print_plan(planned, as_json, output)
+        require_usable(where)
         with RayCluster(address) as launcher:
             answer = run_certify(request, planned, where, launcher, say)
     if as_json:
@@ -219,7 +232,7 @@ def replay(
 ) -> None:
     """Run one sample in fresh processes: a difference or none seen, never a verdict."""
     from fleet.report.diff import print_diff
-    from fleet.schedule.certify import Request, plan_request
+    from fleet.schedule.certify import Request, plan_request, require_usable
     from fleet.schedule.cluster import RayCluster
     from fleet.schedule.one_sample import check_sample, replay_one
 
@@ -232,6 +245,7 @@ def replay(
         check_sample(planned, sample, arm)
         if dry_run:
             return _print_plan(planned, as_json, output)
+        require_usable(where)
         with RayCluster(address) as launcher:
             found = replay_one(request, planned, where, launcher, say)
     if as_json:

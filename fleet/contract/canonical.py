@@ -21,10 +21,15 @@ def canonical_json(value: Any) -> bytes:
         TypeError: on a value JSON has no type for, or a key that is not a string.
     """
     _require_string_keys(value)
-    text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return text.encode("utf-8")
+    return _ENCODER.encode(value).encode("utf-8")
+
+
+_ENCODER = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
+
+
+_NESTING = (dict, list, tuple)
 
 
 def _require_string_keys(value: Any) -> None:
@@ -32,10 +37,12 @@ def _require_string_keys(value: Any) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise TypeError(f"canonical JSON keys are strings, got {key!r}")
-            _require_string_keys(item)
+            if isinstance(item, _NESTING):
+                _require_string_keys(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            _require_string_keys(item)
+            if isinstance(item, _NESTING):
+                _require_string_keys(item)
 
 
 def sha256(data: bytes | memoryview) -> bytes:

@@ -23,6 +23,8 @@ from fleet.contract.source import NAME, Source, read_source
 from fleet.errors import ContractError
 
 DEFAULT_FOLDER = "configs"
+BUILTIN = Path(__file__).resolve().parents[2] / "configs"
+"""The configs of this repository: searched last, and the only place that controls come from."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def config_path(option: str | None, environ: Mapping[str, str]) -> tuple[Path, .
     """
     given = option if option is not None else environ.get("FLEET_CONFIGS") or None
     if given is None:
-        return (Path(DEFAULT_FOLDER),)
+        return _with_builtin((Path(DEFAULT_FOLDER),))
     where = "--configs" if option is not None else "FLEET_CONFIGS"
     folders = tuple(Path(part) for part in given.split(os.pathsep) if part)
     missing = [str(folder) for folder in folders if not folder.is_dir()]
@@ -59,7 +61,12 @@ def config_path(option: str | None, environ: Mapping[str, str]) -> tuple[Path, .
             f"{missing[0]!r}, which is no folder" if missing else "an empty value",
             "name folders that hold contracts/ and datasets/",
         )
-    return folders
+    return _with_builtin(folders)
+
+
+def _with_builtin(folders: tuple[Path, ...]) -> tuple[Path, ...]:
+    known = any(folder.resolve() == BUILTIN for folder in folders)
+    return folders if known else (*folders, BUILTIN)
 
 
 def list_contracts(search: Sequence[Path]) -> list[str]:

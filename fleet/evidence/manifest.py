@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, get_args
 
 from fleet.contract.canonical import canonical_json, sha256
 from fleet.errors import EvidenceError
@@ -120,3 +120,6 @@ def _require_types(raw: dict[str, Any]) -> None:
         wanted = _TYPES.get(str(f.type).partition("[")[0])
         if wanted is not None and type(raw[f.name]) is not wanted:
             raise TypeError(f"{f.name} is no {wanted.__name__}")
+    for name, words in (("state", get_args(State)), ("purpose", get_args(Purpose))):
+        if raw[name] not in words:
+            raise TypeError(f"{name} is none of {', '.join(words)}")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from fleet.contract.canonical import sha256, to_text
+from fleet.errors import EvidenceError
 from fleet.evidence.landing import write_once
 from fleet.evidence.manifest import Part
 from fleet.evidence.records import Record, to_table
@@ -40,7 +41,7 @@ class PartWriter:
 
         Raises:
             OSError: when the landing refuses the write.
-            FileExistsError: when another process wrote into this attempt.
+            EvidenceError: evidence-altered, when another process wrote into this attempt.
         """
         self._waiting.extend(records)
         late = time.monotonic() - self._landed_at_s >= self._seconds_per_part
@@ -55,6 +56,10 @@ class PartWriter:
         pq.write_table(to_table(self._waiting), buffer, compression="zstd")
         data = buffer.getvalue()
         name = f"part-{len(self.parts):05d}.parquet"
-        write_once(self._folder / name, data)
+        try:
+            write_once(self._folder / name, data)
+        except FileExistsError as error:
+            text = f"{name}: another process wrote into this attempt"
+            raise EvidenceError("evidence-altered", text) from error
         self.parts.append(Part(name, len(self._waiting), len(data), to_text(sha256(data))))
         self._waiting, self._landed_at_s = [], time.monotonic()

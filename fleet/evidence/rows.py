@@ -55,6 +55,14 @@ def identities(parts: Sequence[Path]) -> list[Identity]:
     return found
 
 
+def batch_places(parts: Sequence[Path]) -> Iterator[tuple[str, int, str, int]]:
+    """Arm, position, sample id and batch ordinal of every row, a part at a time."""
+    names = ["arm", "position", "sample_id", "batch_ordinal"]
+    for part in parts:
+        columns = pq.read_table(part, columns=names).to_pydict()
+        yield from zip(*(columns[name] for name in names), strict=True)
+
+
 def rows(parts: Sequence[Path], in_order: bool) -> Iterator[dict[str, Any]]:
     """Rows as dicts, per arm in dataset order.
 

@@ -17,7 +17,7 @@ from fleet.errors import EvidenceError
 from fleet.evidence.landing import Landing, file_sha256
 from fleet.evidence.ledger import Entry
 from fleet.evidence.manifest import Manifest, Process
-from fleet.evidence.rows import Identity, check_columns, identities
+from fleet.evidence.rows import Identity, batch_places, check_columns, identities
 from fleet.evidence.states import Cause
 from fleet.evidence.summary import AttemptSummary
 from fleet.evidence.tally import tally_rows
@@ -168,7 +168,8 @@ def _accepted(
         raise EvidenceError("evidence-altered", "accepted, but its manifest is gone")
     assert story.end is not None and story.planned is not None
     _check_identity(manifest, story, landing.manifest(summary.attempt))
-    _check_parts(landing, manifest)
+    if manifest.state != "VOID":
+        _check_parts(landing, manifest)
     _check_platform(manifest)
     if manifest.state != "COMPLETE":
         ended = replace(summary, state=manifest.state, cause=manifest.cause)
@@ -222,6 +223,8 @@ def _check_freshness(manifest: Manifest, story: _Story) -> None:
         raise EvidenceError("not-fresh", f"imported: {manifest.freshness['imported_at_entry']}")
     if manifest.freshness.get("predecessor_gone") is False:
         raise EvidenceError("not-fresh", "the replay before this one still lived")
+    if manifest.freshness.get("landed_before"):
+        raise EvidenceError("not-fresh", f"resumed over {manifest.freshness['landed_before']}")
 
 
 def _check_weights(manifest: Manifest) -> None:
@@ -252,7 +255,21 @@ def _with_rows(
     tally = tally_rows(parts, arms, found, in_order)
     if tally.roots != manifest.roots or tally.arm_roots != manifest.arm_roots:
         raise EvidenceError("evidence-altered", "the rows do not give the manifest's roots")
+    _check_batches(parts, planned.body.get("batch_size"))
     return replace(summary, rows=len(found), arms=tally.arms, roots=tally.roots, power=tally.power)
+
+
+def _check_batches(parts: list[Path], size: int | None) -> None:
+    """Requested is not effective: each row ran in the batch that the plan puts it in."""
+    if size is None:
+        return
+    for arm, position, sample, ordinal in batch_places(parts):
+        if ordinal != position // size:
+            raise EvidenceError(
+                "setting-not-in-force",
+                f"batch plan of {size} rows: {arm}/{sample} planned in batch {position // size}, "
+                f"ran in batch {ordinal}",
+            )
 
 
 def _readable_rows(parts: list[Path]) -> int:

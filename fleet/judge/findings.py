@@ -221,10 +221,19 @@ class Findings:
 
     @cached_property
     def settings_differ(self) -> bool:
-        """Do effective settings differ between any two good attempts, at load or at any row?"""
+        """Do effective settings differ between any two good attempts, at load or at any row?
+
+        A row's settings digest covers the prompts of its batch, so moved inputs move it too.
+        """
         effective = {s.stages["effective"] for s in self.good if s.stages.get("effective")}
         rows = any(len(set(self._column(arm, "settings_sha256"))) > 1 for arm in self.arms)
-        return len(effective) > 1 or rows
+        return len(effective) > 1 or (rows and not self.moved_inputs)
+
+    @property
+    def settings_may_explain(self) -> bool:
+        """Do settings differ, and stand before the earliest value that does?"""
+        first = self.first_stage
+        return "settings" in self.stages and first is not None and ORDER["settings"] < ORDER[first]
 
     @cached_property
     def broken(self) -> tuple[str, ...]:
@@ -235,7 +244,15 @@ class Findings:
         if "modules" in self.differing_roots and "logits" not in self.differing_roots:
             own.add("modules")
         own.update(g for _, kind in self.counted_kinds for g in kind.broken)
-        return tuple(grade for grade in FLOW if grade in own)
+        return tuple(grade for grade in self._flow if grade in own)
+
+    @property
+    def _flow(self) -> tuple[str, ...]:
+        """Where every difference of logits only follows another token, the token came first."""
+        kinds = [k for c in self.telling for k in self.told(c) if "logits" in k.broken]
+        if kinds and all(kind.stage == "sampler" for kind in kinds):
+            return ("modules", "tokens", "logits", "prediction", "metric")
+        return FLOW
 
     def _own_differs(self, arm: str, grade: str) -> bool:
         return self.differ(self._column(arm, _OWN_COLUMN[grade]))

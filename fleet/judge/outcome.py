@@ -149,7 +149,7 @@ def _fail_words(found: Findings) -> str:
     first = account.first_difference(found)
     if first is not None and first.get("sample_id") is not None:
         parts.append(f"first: sample {first['sample_id']}, arm {first['arm']}, {first['words']}")
-    if "settings" in found.stages:
+    if found.settings_may_explain:
         parts.append("settings differ too, a candidate cause")
     if not found.counted_kinds and found.differing_roots:
         parts.append(f"roots differ at {', '.join(found.differing_roots)}")

@@ -44,25 +44,43 @@ def parted(
     stopped = any(s.state == "VOID" for m in sets.values() for s in m if s.campaign == campaign)
     if len(homes) < 2 or len(good) < require.replays or stopped:
         return verdict
-    text = _text([platforms[home] for home in homes if home in platforms])
+    code, text = _cause([platforms[home] for home in homes if home in platforms])
     everyone = [s for members in sets.values() for s in members]
     return replace(
         verdict,
-        code="cannot-observe",
-        reason=f"VOID(cannot-observe): {text}",
+        code=code,
+        reason=f"VOID({code}): {text}",
         attempts=attempts(everyone, campaign),
     )
 
 
-def _text(facts: Sequence[Mapping[str, Any]]) -> str:
+def _cause(facts: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Cause code and words: nothing was unobservable where two known values differ."""
     unreadable = sorted({name for f in facts for name, value in f.items() if _unread(value)})
     if unreadable:
-        return f"no two attempts share a platform: fact {', '.join(unreadable)} unreadable"
+        shown = ", ".join(unreadable)
+        return "cannot-observe", f"no two attempts share a platform: fact {shown} unreadable"
     names = sorted({name for f in facts for name in f})
     differing = [n for n in names if any(f.get(n) != facts[0].get(n) for f in facts)]
+    words = "the replays ran on different platforms"
     if differing:
-        return f"the replays ran on different platforms: fact {', '.join(differing)} differs"
-    return "the replays ran on different platforms"
+        words += f": fact {', '.join(_named(n, [f.get(n) for f in facts]) for n in differing)}"
+    return "missing-evidence", words
+
+
+def _named(fact: str, values: Sequence[Any]) -> str:
+    """``environment differs (MKL_CBWR '0' or absent)``: absent and "0" are two values."""
+    tables = [value for value in values if isinstance(value, dict)]
+    if len(tables) < len(values):
+        return f"{fact} differs ({' or '.join(sorted({_value(v) for v in values}))})"
+    keys = sorted({key for table in tables for key in table})
+    odd = [k for k in keys if len({_value(t.get(k)) for t in tables}) > 1]
+    shown = (f"{k} {' or '.join(sorted({_value(t.get(k)) for t in tables}))}" for k in odd[:4])
+    return f"{fact} differs ({', '.join(shown)})"
+
+
+def _value(value: Any) -> str:
+    return "absent" if value is None else repr(value)
 
 
 def _unread(value: Any) -> bool:

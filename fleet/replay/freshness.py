@@ -30,7 +30,13 @@ def observe(task: ReplayTask, entry: AtEntry, ids: dict[str, str]) -> dict[str, 
         "scheduler": ids,
         "predecessor": asdict(task.predecessor) if task.predecessor else None,
         "predecessor_gone": not is_alive(task.predecessor) if task.predecessor else None,
+        "landed_before": _landed(task),
     }
+
+
+def _landed(task: ReplayTask) -> list[str]:
+    """Evidence that lies in the attempt's folder already: an attempt is never resumed."""
+    return sorted(p.name for kind in ("part-*", "manifest*") for p in task.folder.glob(kind))
 
 
 def require_fresh(task: ReplayTask, entry: AtEntry, freshness: dict[str, Any]) -> None:
@@ -41,6 +47,9 @@ def require_fresh(task: ReplayTask, entry: AtEntry, freshness: dict[str, Any]) -
         raise AttemptVoid("not-fresh", "the environment does not carry this attempt's nonce")
     if freshness["predecessor_gone"] is False:
         raise AttemptVoid("not-fresh", "the replay before this one still lives")
+    if freshness["landed_before"]:
+        names = ", ".join(freshness["landed_before"])
+        raise AttemptVoid("not-fresh", f"there before the process: {names}; never resumed")
 
 
 def require_given(entry: AtEntry, wanted: dict[str, str]) -> None:

@@ -25,7 +25,7 @@ from fleet.evidence.landing import file_sha256, write_once
 from fleet.evidence.manifest import Manifest
 from fleet.evidence.parts import PartWriter
 from fleet.evidence.platform import PLATFORM_FORMAT
-from fleet.evidence.rows import identities
+from fleet.evidence.rows import check_columns, identities
 from fleet.evidence.states import Cause, State
 from fleet.evidence.tally import Tally, tally_rows
 from fleet.replay import caches, determinism, freshness, observe, pinned
@@ -194,7 +194,7 @@ def _close(
 ) -> Manifest:
     """Write the manifest, last. Rows of an attempt that ended early stay evidence."""
     if state != "COMPLETE":
-        with suppress(OSError):
+        with suppress(OSError, EvidenceError):
             writer.flush()
     manifest = Manifest(
         attempt=task.attempt,
@@ -232,6 +232,7 @@ def _close(
 
 def _tally(task: ReplayTask, writer: PartWriter) -> Tally:
     paths = [task.folder / part.name for part in writer.parts]
+    check_columns(paths)
     return tally_rows(paths, task.arms, identities(paths), in_order=True)
 
 

@@ -17,6 +17,7 @@ from fleet.errors import UsageError
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge.compare import PairComparison
 from fleet.report.answers import Answers, known_contracts
+from fleet.report.difference import difference_lines
 from fleet.store import queries
 
 SCHEMA = 1
@@ -110,6 +111,9 @@ def attempt_diff(answers: Answers, a: AttemptSummary, b: AttemptSummary) -> Pair
     pair = (a.attempt, b.attempt)
     found = answers.comparisons([pair], dtype)[pair]
     differs = bool(found.kinds) or any(found.only_in)
+    if not differs and not found.counts:
+        words = "no row of one can be held against a row of the other"
+        return PairDiff(a.contract, a.attempt, b.attempt, "NO_EVIDENCE", words, fields)
     words = _words(a, b, fields, found, differs)
     return PairDiff(
         a.contract if a.contract == b.contract else f"{a.contract} / {b.contract}",
@@ -215,11 +219,8 @@ def print_diff(console: Console, diff: Diff) -> None:
     for key, (x, y) in diff.fields.items():
         console.print(f"  {key}: {x!r} | {y!r}", markup=False, highlight=False, soft_wrap=True)
     for pair in diff.pairs:
-        console.print(f"{pair.contract}: {pair.result}: {pair.words}", soft_wrap=True)
+        console.print(f"{pair.contract}: {pair.result}: {pair.words}", markup=False, soft_wrap=True)
         for kind in pair.comparison.kinds if pair.comparison else ():
             console.print(f"  {kind.rows} records of arm {kind.arm} differ first at {kind.stage}")
-            for key, value in kind.first.items():
-                if value not in (None, [], {}):
-                    console.print(
-                        f"    {key}: {value}", markup=False, highlight=False, soft_wrap=True
-                    )
+            for line in difference_lines(kind.first):
+                console.print(f"    {line}", markup=False, highlight=False, soft_wrap=True)

@@ -76,7 +76,8 @@ def status_rows(
     bodies = {row.execution_id: row.body for row in queries.contracts(answers.store.con)}
     facts = queries.platforms(answers.store.con)
     rows: list[StatusRow] = []
-    for name in dict.fromkeys(names) or sorted({a.name for a in known} | set(list_contracts(search))):
+    everything = sorted({a.name for a in known} | set(list_contracts(search)))
+    for name in dict.fromkeys(names or everything):
         ours = [a for a in known if a.name == name]
         current, note = _current(ours, bodies, name, search)
         if not current:

@@ -15,6 +15,7 @@ from rich.text import Text
 from fleet.judge.rules import verdict_lines
 from fleet.judge.verdict import Verdict
 from fleet.report.answers import CampaignAnswer
+from fleet.report.difference import difference_lines
 from fleet.report.status import StatusRow
 
 COLOURS = {
@@ -87,11 +88,11 @@ def _print_details(console: Console, verdict: Verdict, behaved: frozenset[str]) 
 
 
 def _print_difference(console: Console, contract: str, first: dict[str, Any]) -> None:
+    head, *rest = difference_lines(first)
+    _verbatim(console, f"  first difference: {head}")
+    for line in rest:
+        _verbatim(console, f"  {line}")
     sample, arm = first.get("sample_id"), first.get("arm")
-    _verbatim(console, f"  first difference: sample {sample}, arm {arm}")
-    for key, value in first.items():
-        if key not in ("sample_id", "arm") and value not in (None, [], {}):
-            _verbatim(console, f"    {key}: {value}")
     _verbatim(console, f"  look again: fleet replay {contract} --sample {sample} --arm {arm}")
 
 

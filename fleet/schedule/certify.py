@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.contract.load import list_contracts
+from fleet.contract.load import BUILTIN
 from fleet.errors import ContractError, StoreError
 from fleet.evidence.landing import Landing
 from fleet.evidence.states import Purpose
@@ -71,39 +71,42 @@ def plan_request(request: Request, places: Places, say: Say) -> Planned:
     """
     named = [_resolve(name, places, say) for name in request.contracts]
     _refuse_doubles(named)
-    taken = {r.name for r in named}
-    wanted = controls_for([r.loaded.contract for r in named])
-    if request.purpose != "certify":
-        wanted = []
-    controls = [_control(name, places, say) for name in wanted if name not in taken]
-    _require_expectations([r for r in (*named, *controls) if r.name in wanted])
+    controls = _controls(request, named, places, say)
+    _require_expectations([r for r in (*named, *controls) if r.name in MUST])
     slots = plan([_slot_count(r) for r in named], [_slot_count(r) for r in controls])
     return Planned(named, controls, slots)
+
+
+def _controls(
+    request: Request, named: Sequence[Resolved], places: Places, say: Say
+) -> list[Resolved]:
+    """The controls that were not named. They come from this repository, whatever the path holds."""
+    if request.purpose != "certify":
+        return []
+    own = {r.name: r for r in named}
+    added = []
+    for name in controls_for([r.loaded.contract for r in named]):
+        control = resolve_contract(name, (BUILTIN, *places.search), places.cache, say)
+        if name not in own:
+            added.append(control)
+        elif own[name].execution_id != control.execution_id:
+            raise ContractError(
+                str(own[name].loaded.path),
+                "(its name)",
+                f"the control {name} of {BUILTIN}",
+                "another contract of that name",
+                "rename yours",
+            )
+    return added
 
 
 def _resolve(name: str, places: Places, say: Say) -> Resolved:
     return resolve_contract(name, places.search, places.cache, say)
 
 
-def _control(name: str, places: Places, say: Say) -> Resolved:
-    """A control that nobody named: whoever reads that it is missing must learn why it is asked for.
-
-    Raises:
-        ContractError: the config path does not hold it.
-    """
-    if name not in list_contracts(places.search):
-        raise ContractError(
-            os.pathsep.join(str(folder / "contracts") for folder in places.search),
-            name,
-            "the controls that every campaign carries",
-            "no such contract in the config path",
-            f"add the folder that holds {name}.toml: --configs YOURS{os.pathsep}configs",
-        )
-    return _resolve(name, places, say)
-
-
 def _require_expectations(controls: Sequence[Resolved]) -> None:
-    """A control that expects nothing, or the opposite, tests nothing."""
+    """A control that expects nothing, or the opposite, tests nothing. An expectation is no part of
+    the execution id, so an equal id does not say it."""
     for control in controls:
         expect = control.loaded.contract.expect
         wanted, got = MUST[control.name], expect.verdict if expect else None

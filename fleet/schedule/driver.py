@@ -9,6 +9,7 @@ the campaign goes on and the ledger says what happened. Knows no verdict.
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -76,6 +77,7 @@ class Campaign:
     on_event: Say = lambda _: None
     id: str = field(default_factory=lambda: new_campaign_id())
     _last: Process | None = None
+    _total: int = 0
     _interrupts: Interrupts = field(default_factory=Interrupts)
 
     def run(self, slots: Sequence[Slot], argv: Sequence[str] = ()) -> list[AttemptEnd]:
@@ -85,6 +87,7 @@ class Campaign:
             KeyboardInterrupt, SystemExit: after the ledger says so.
         """
         ends: list[AttemptEnd] = []
+        self._total = len(slots)
         with self._interrupts:
             ledger = self._open(slots, argv)
             try:
@@ -135,7 +138,8 @@ class Campaign:
     def _attempt(self, ledger: Ledger, slot: Slot) -> AttemptEnd:
         resolved = self.contracts[slot.contract]
         task = self._task(slot, resolved, secrets.token_hex(8))
-        self.on_event(f"{slot.contract} replay {slot.replay}: attempt {task.attempt}")
+        place = f"[{slot.index + 1}/{self._total}]"
+        self.on_event(f"{place} {slot.contract} replay {slot.replay}: attempt {task.attempt}")
         ledger.append("planned", task.attempt, **self._planned(slot, task))
         try:
             with self._interrupts.let_through():
@@ -217,6 +221,7 @@ class Campaign:
             gone=gone.gone,
             watcher=dict(gone.watcher),
         )
+        shutil.rmtree(self.scratch / task.attempt, ignore_errors=True)
         return gone
 
     def _planned(self, slot: Slot, task: ReplayTask) -> dict[str, Any]:
@@ -232,6 +237,7 @@ class Campaign:
             "num_samples": len(task.sample_ids),
             "sample_ids": list(task.sample_ids),
             "arms": list(task.arms),
+            "batch_size": task.contract["decoding"]["batch_size"],
         }
 
     def _task(self, slot: Slot, resolved: Resolved, attempt: str) -> ReplayTask:

@@ -100,6 +100,11 @@ def _masked_front(prepared: Prepared) -> Prepared:
     return replace(prepared, attention_mask=(0, *prepared.attention_mask[1:]))
 
 
+def other_template(task: ReplayTask, entry: AtEntry) -> None:
+    """The process is handed another contract than the one that its execution id stands for."""
+    task.contract["arms"]["current"]["template"] += " "
+
+
 three_longer_prompts = _prepared(_one_id_more)
 other_mask = _prepared(_masked_front)
 
@@ -184,7 +189,15 @@ other_autotune_table = _settings({"autotune_table": "sha256:0123"}, {})
 
 def larger_batches(task: ReplayTask, entry: AtEntry) -> None:
     """The process forms batches of another size than its contract says."""
-    task.contract["decoding"]["batch_size"] = 4
+
+    def make(original: Any) -> Any:
+        def generate(task: Any, contract: Any, *rest: Any) -> Any:
+            decoding = contract.decoding.model_copy(update={"batch_size": 4})
+            return original(task, contract.model_copy(update={"decoding": decoding}), *rest)
+
+        return generate
+
+    wrap(observe, "generate", make)
 
 
 def turned_batches(task: ReplayTask, entry: AtEntry) -> None:
@@ -442,7 +455,15 @@ def _nulled(table: pa.Table) -> pa.Table:
     return table.set_column(table.schema.get_field_index(name), kind, column)
 
 
+def _edited(table: pa.Table) -> pa.Table:
+    name = "raw_answer"
+    values = table.column(name).to_pylist()
+    column = pa.array([f"{values[0]} ", *values[1:]], pa.string())
+    return table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
+
+
 null_answer = _table(_nulled)
+edited_answer = _table(_edited)
 no_logits_column = _table(lambda table: table.drop_columns(["step_logits_sha256"]))
 
 
@@ -468,6 +489,11 @@ def _at_s05(act: Callable[[], Any]) -> Fault:
 
 def _raise(error: BaseException) -> NoReturn:
     raise error
+
+
+def another_writer(task: ReplayTask, entry: AtEntry) -> None:
+    """While the replay runs, another process lands a part in its folder."""
+    _at_s05(lambda: (task.folder / "part-00000.parquet").write_bytes(b"rows"))(task, entry)
 
 
 killed = _at_s05(lambda: os.kill(os.getpid(), signal.SIGKILL))

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fleet.contract.canonical import sha256, to_text
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Entry, read_chain
@@ -29,6 +31,9 @@ from fleet.store.ingest import ingest
 from fleet.store.open import open_reader, open_writer
 from fleet.store.rebuild import rebuild
 from tests.process_launcher import ProcessLauncher, RunningChild
+
+pair = pytest.mark.pair
+"""Declares what the fixture ``outcome`` is: arguments of :func:`run_pair` behind its folder."""
 
 SAMPLES = 10
 ARMS = ("controlled", "current")
@@ -116,7 +121,11 @@ def write_configs(folder: Path, contracts: Mapping[str, ContractSpec]) -> Path:
 
 def _question(i: int) -> dict[str, Any]:
     place = "café" if i == 2 else "cafe"
-    return {"id": f"s{i:02d}", "question": f"What costs {i} at the {place}?", "answer": "ABCD"[i % 4]}
+    return {
+        "id": f"s{i:02d}",
+        "question": f"What costs {i} at the {place}?",
+        "answer": "ABCD"[i % 4],
+    }
 
 
 @dataclass(frozen=True)
@@ -254,6 +263,7 @@ def run_pair(
     faults: Mapping[int, str] | None = None,
     spec: ContractSpec = ORDINARY,
     limits: Limits = LIMITS,
+    files: Mapping[str, str] | None = None,
     **launcher: Any,
 ) -> Outcome:
     """Two replays of one contract, and the verdict on them.
@@ -263,8 +273,13 @@ def run_pair(
         faults: attempt (0, 1, ... in the order started) -> name of a function of ``faults``.
         spec: the contract.
         limits: of the driver; no retries by default.
+        files: name -> text of files beside the contract.
         launcher: further fields of :class:`CaseLauncher`.
     """
+    for name, text in (files or {}).items():
+        path = root / "configs" / "contracts" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     world = World.make(root, case=spec)
     return run_campaign(world, ["case"], faults, limits, **launcher)
 

@@ -92,10 +92,13 @@ def test_the_search_path_comes_from_the_option_then_the_environment_then_the_def
     a.mkdir()
     b.mkdir()
     both = os.pathsep.join((str(a), str(b)))
-    assert load.config_path(both, {"FLEET_CONFIGS": str(b)}) == (a, b)
-    assert load.config_path(None, {"FLEET_CONFIGS": str(b)}) == (b,)
-    assert load.config_path(None, {"FLEET_CONFIGS": ""}) == (Path("configs"),)
-    assert load.config_path(None, {}) == (Path("configs"),)
+    last = load.BUILTIN
+    assert load.config_path(both, {"FLEET_CONFIGS": str(b)}) == (a, b, last)
+    assert load.config_path(None, {"FLEET_CONFIGS": str(b)}) == (b, last)
+    assert load.config_path(str(last), {}) == (last,)
+    for environ in ({}, {"FLEET_CONFIGS": ""}):
+        default, *rest = load.config_path(None, environ)
+        assert (default, [r for r in rest if r != last]) == (Path("configs"), [])
 
 
 def test_a_folder_that_was_named_must_exist(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import random
+import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,11 @@ from torch import nn
 from fleet.contract.canonical import digest_json, sha256, to_text
 from fleet.contract.model import Contract
 from fleet.errors import AttemptFailed
+from fleet.evidence.records import length_prefixed
 from fleet.replay import determinism
 from fleet.replay.engines import decoding, weights
-from fleet.replay.engines.logits import digest, steps_of
-from fleet.replay.engines.protocol import Census, Generation, Prepared, Settings, Step
+from fleet.replay.engines.logits import StepLog, digest
+from fleet.replay.engines.protocol import Census, Generation, Prepared, Settings
 from fleet.replay.engines.tokenization import Tokenization
 from fleet.replay.inject import inject
 
@@ -73,7 +76,7 @@ class CausalEngine(abc.ABC):
         self._tokens = Tokenization(contract, checkpoint)
         self._model: Any = None
         self._observed: decoding.Observed | None = None
-        self._steps: list[list[Step]] = []
+        self._steps = StepLog()
         self._inference: set[bool] = set()
 
     @abc.abstractmethod
@@ -156,18 +159,18 @@ class CausalEngine(abc.ABC):
     def _on_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         """Raw logits are taken here: what ``generate`` hands out is a float32 copy."""
         self._inference.add(torch.is_inference_mode_enabled())
-        self._steps.append(steps_of(output.logits[:, -1, :]))
+        self._steps.add(output.logits[:, -1, :])
 
     def generate(self, batch: Sequence[Prepared]) -> list[Generation]:
         """Run one batch, padded to its longest prompt; rows end with their first stop token."""
         ids, mask = self._padded(batch)
-        self._steps = []
+        self._steps = StepLog()
         with _memory_errors(), torch.inference_mode():
             whole = self._model.generate(
                 inputs=ids, attention_mask=mask, generation_config=self._explicit_config()
             )
-        new = whole[:, ids.shape[1] :].tolist()
-        return [self._generation(row, tokens) for row, tokens in enumerate(new)]
+            new = whole[:, ids.shape[1] :].tolist()
+            return [self._generation(row, tokens) for row, tokens in enumerate(new)]
 
     def _padded(self, batch: Sequence[Prepared]) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and mask (rows, longest prompt) on the slot's device."""
@@ -189,7 +192,7 @@ class CausalEngine(abc.ABC):
         return Generation(
             token_ids=kept,
             text=self._tokens.decode(kept),
-            steps=tuple(step[row] for step in self._steps[:length]),
+            steps=self._steps.row(row, length),
             stop="eos" if kept and kept[-1] in stops else "length",
         )
 
@@ -206,10 +209,14 @@ class CausalEngine(abc.ABC):
             "model.forwards_without_inference_mode": False,
         } | self._engine_requires()
         seen = self._observed.effective() if self._observed else {}
-        stops, pad = self._tokens.stop_ids(), self._tokens.pad_id()
-        asked = decoding.required_rule(self._contract, stops, pad)
-        required |= {key: value for key, value in asked.items() if key in seen}
+        required |= {key: value for key, value in self._asked.items() if key in seen}
         return Settings(effective=effective | seen, required=required)
+
+    @functools.cached_property
+    def _asked(self) -> dict[str, Any]:
+        """What the contract asks of decoding; it cannot change, so it is laid out once."""
+        stops, pad = self._tokens.stop_ids(), self._tokens.pad_id()
+        return decoding.required_rule(self._contract, stops, pad)
 
     def _model_state(self) -> dict[str, Any]:
         modules = dict(self._model.named_modules())
@@ -222,7 +229,7 @@ class CausalEngine(abc.ABC):
             "model.class": type(self._model).__name__,
             "model.config": decoding.config_digest(self._model.config),
             "model.dtype": str(self._model.dtype).removeprefix("torch."),
-            "model.parameter_dtypes": _dtypes(self._model),
+            "model.parameter_dtypes": _dtypes(modules.values()),
             "model.attention": self._model.config._attn_implementation,
             "model.attention_classes": sorted(c for c in classes if c.endswith("Attention")),
             "model.training": any(m.training for m in modules.values()),
@@ -231,10 +238,12 @@ class CausalEngine(abc.ABC):
             "model.kernels": to_text(digest_json(kernels)),
             "model.kernel_counts": _kernel_counts(kernels),
             "torch.parallel_info": to_text(sha256(torch.__config__.parallel_info().encode())),
-            "checkpoint.generation_config": self._ignored(),
+            "checkpoint.generation_config": self._ignored,
         }
 
+    @functools.cached_property
     def _ignored(self) -> dict[str, Any]:
+        """Of the file beside the weights, read once: it is never in force."""
         return decoding.ignored_values(self._checkpoint, self._contract, self._tokens.stop_ids())
 
     def weights(self) -> bytes:
@@ -248,19 +257,17 @@ class CausalEngine(abc.ABC):
         states = [torch.get_rng_state()]
         if torch.cuda.is_available():
             states += torch.cuda.get_rng_state_all()
-        return digest_json(
-            {
-                "python": repr(random.getstate()),
-                "numpy": [kind, keys.tobytes().hex(), position, has_gauss, gauss],
-                "torch": [digest(state).hex() for state in states],
-            }
-        )
+        version, words, next_gauss = random.getstate()
+        rest = repr((version, next_gauss, kind, position, has_gauss, gauss)).encode()
+        python = struct.pack(f"<{len(words)}I", *words)
+        parts = [rest, python, keys.tobytes(), *(digest(state) for state in states)]
+        return sha256(length_prefixed(parts))
 
     def warnings(self) -> list[str]:
         """Values of ``generation_config.json`` that are not applied; odd but legal plans."""
         found = [
             f"generation_config.json asks for {key} {value!r}, the contract does not: not applied"
-            for key, value in self._ignored().items()
+            for key, value in self._ignored.items()
         ]
         rule = self._contract.decoding
         if rule.padding_side == "right" and rule.batch_size > 1:
@@ -276,8 +283,10 @@ def _leaf_classes(model: nn.Module) -> dict[str, int]:
     return dict(sorted(Counter(type(m).__name__ for m in leaves).items()))
 
 
-def _dtypes(model: nn.Module) -> dict[str, int]:
-    return dict(Counter(str(p.dtype).removeprefix("torch.") for p in model.parameters()))
+def _dtypes(modules: Iterable[nn.Module]) -> dict[str, int]:
+    """Dtype -> distinct parameters; a tied one counts once."""
+    found = {id(p): p.dtype for m in modules for p in m._parameters.values() if p is not None}
+    return {str(d).removeprefix("torch."): n for d, n in Counter(found.values()).items()}
 
 
 def _kernel_counts(kernels: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:

@@ -188,7 +188,7 @@ def _rules(config: Any) -> dict[str, Any]:
     library = getattr(transformers.GenerationConfig, "_get_default_generation_params", dict)
     defaults: dict[str, Any] = library()
     rules = {}
-    for key, value in sorted(config.to_dict().items()):
+    for key, value in sorted(vars(config).items()):
         undeclared = key not in _DECLARED and value == defaults.get(key)
         if not (undeclared or key in _NOT_A_RULE or key.startswith("_")):
             rules[key] = _plain(value)

@@ -1,4 +1,4 @@
-"""One row of raw logits -> one ``Step``: digest, top-8, margin, non-finite count.
+"""Rows of raw logits -> one ``Step`` each: digest, top-8, margin, non-finite count.
 
 Knows neither the model nor the sampler. Nothing here is approximate: values are compared as the
 integers their bits stand for, so an exact tie is an exact tie, and the order of the top-8 does not
@@ -13,6 +13,8 @@ from fleet.evidence.digests import tensor_digest
 from fleet.replay.engines.protocol import Step
 
 TOP = 8
+HELD_BYTES = 16 << 20
+"""Logits held back before they are observed."""
 
 # Per dtype: the signed integer type of its width, its sign-free mask, the bits of infinity.
 _LAYOUTS = {
@@ -36,51 +38,119 @@ def digest(tensor: torch.Tensor) -> bytes:
     return tensor_digest(name, tensor.shape, memoryview(flat.numpy().data))
 
 
+class StepLog:
+    """Steps of one ``generate``, observed many at a time: one small operation costs as much as one
+    over a hundred rows. Rows are copied when they are made; what is held back stays small.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[torch.Tensor] = []
+        self._held_bytes = 0
+        self._steps: list[list[Step]] = []
+
+    def add(self, last_position: torch.Tensor) -> None:
+        """Take in one step: raw logits (batch, vocabulary) in the model's own dtype."""
+        copied = last_position.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        self._held.append(copied)
+        self._held_bytes += copied.nbytes
+        if self._held_bytes >= HELD_BYTES:
+            self._observe()
+
+    def row(self, number: int, length: int) -> tuple[Step, ...]:
+        """The first ``length`` steps of one row of the batch."""
+        self._observe()
+        return tuple(step[number] for step in self._steps[:length])
+
+    def _observe(self) -> None:
+        if not self._held:
+            return
+        batch = len(self._held[0])
+        steps = steps_of(torch.cat(self._held))
+        self._steps += [steps[i : i + batch] for i in range(0, len(steps), batch)]
+        self._held, self._held_bytes = [], 0
+
+
 def steps_of(last_position: torch.Tensor) -> list[Step]:
     """One ``Step`` per row.
 
     Args:
-        last_position: raw logits (batch, vocabulary) in the model's own dtype.
+        last_position: raw logits (rows, vocabulary) in the model's own dtype.
     """
-    rows = last_position.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-    return [step_of(row) for row in rows]
+    rows = last_position.detach().to("cpu").contiguous()
+    integer, magnitude, infinity = _LAYOUTS[rows.dtype]
+    raw = rows.view(integer)
+    values = rows.to(torch.float32)  # exact for all three dtypes
+    # More places than needed: ties over the last one are then mostly among what was found.
+    found = values.topk(min(2 * TOP, values.shape[1]))
+    best = zip(
+        found.values.tolist(),
+        found.indices.tolist(),
+        raw.gather(1, found.indices).tolist(),
+        strict=True,
+    )
+    # All exponent bits set: infinity or NaN.
+    nonfinite = torch.count_nonzero((raw & infinity) == infinity, dim=1).tolist()
+    steps = []
+    for number, (digested, top) in enumerate(zip(_row_digests(rows), best, strict=True)):
+        places = _in_order(*top)
+        if places is None:
+            ids = _top_ids(values[number])
+            places = [(values[number, i].item(), i, int(raw[number, i].item())) for i in ids]
+        bits = [b & (2 * magnitude + 1) for _, _, b in places]
+        keys = [_ordered(b, magnitude, infinity) for b in bits[:2]]
+        several = len(places) > 1
+        steps.append(
+            Step(
+                logits_sha256=digested,
+                top_ids=tuple(i for _, i, _ in places),
+                top_bits=tuple(bits),
+                margin_logits=places[0][0] - places[1][0] if several else 0.0,
+                margin_ulps=keys[0] - keys[1] if several else 0,
+                nonfinite=nonfinite[number],
+            )
+        )
+    return steps
 
 
 def step_of(row: torch.Tensor) -> Step:
-    """The step of one contiguous CPU row (vocabulary,)."""
-    integer, magnitude, infinity = _LAYOUTS[row.dtype]
-    values = row.to(torch.float32)  # exact for all three dtypes
-    ids = _top_ids(values)
-    raw = row.view(integer)
-    bits = [int(b) & (2 * magnitude + 1) for b in raw[ids].tolist()]
-    keys = [_ordered(b, magnitude, infinity) for b in bits[:2]]
-    tops = values[ids[:2]].tolist()
-    several = len(ids) > 1
-    return Step(
-        logits_sha256=digest(row),
-        top_ids=tuple(ids),
-        top_bits=tuple(bits),
-        margin_logits=tops[0] - tops[1] if several else 0.0,
-        margin_ulps=keys[0] - keys[1] if several else 0,
-        # All exponent bits set: infinity or NaN.
-        nonfinite=int(torch.count_nonzero((raw & infinity) == infinity).item()),
-    )
+    """The step of one row (vocabulary,)."""
+    return steps_of(row[None])[0]
+
+
+def _row_digests(rows: torch.Tensor) -> list[bytes]:
+    """The tensor digest of every row of a contiguous CPU matrix, each as if alone."""
+    name, num_bytes = str(rows.dtype).removeprefix("torch."), rows.shape[1] * rows.itemsize
+    whole = memoryview(rows.reshape(-1).view(torch.uint8).numpy().data)
+    starts = range(0, len(whole), num_bytes)
+    return [tensor_digest(name, rows.shape[1:], whole[i : i + num_bytes]) for i in starts]
+
+
+def _in_order(
+    values: list[float], ids: list[int], bits: list[int]
+) -> list[tuple[float, int, int]] | None:
+    """The first :data:`TOP` of what ``topk`` found as (value, id, bits), ties by lower id.
+
+    None when what it found does not decide it: the last place may be tied with one beyond all of
+    them, or there is a NaN, which is neither smaller nor larger.
+    """
+    if len(ids) > TOP and not values[TOP - 1] > values[-1]:
+        return None
+    if any(value != value for value in values):
+        return None
+    return sorted(zip(values, ids, bits, strict=True), key=lambda p: (-p[0], p[1]))[:TOP]
 
 
 def _top_ids(values: torch.Tensor) -> list[int]:
     """Ids of the largest values, largest first, ties by lower id, NaN above everything.
 
     ``topk`` finds the largest values but promises nothing about which of several equal ones it
-    returns. One place more than needed shows whether the last place is tied; only then is every id
-    that reaches its value looked for. What is left is sorted by (value descending, id ascending).
+    returns, so every id that reaches the last value is looked for and sorted by (value descending,
+    id ascending).
     """
     num_top = min(TOP, values.numel())
-    found = values.topk(min(num_top + 1, values.numel()))
-    last, beyond = found.values[num_top - 1], found.values[-1]
-    if num_top == values.numel() or beyond < last:
-        candidates = found.indices[:num_top].sort().values
-    else:  # tied over the border, or NaN, which is neither smaller nor larger
-        candidates = ((values >= last) | values.isnan()).nonzero().flatten()
+    last = values.topk(num_top).values[-1]
+    # A NaN as last value is reached by nothing but other NaNs.
+    candidates = ((values >= last) | values.isnan()).nonzero().flatten()
     order = values[candidates].argsort(descending=True, stable=True)
     return [int(i) for i in candidates[order][:num_top].tolist()]
 

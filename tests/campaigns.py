@@ -1,0 +1,213 @@
+"""Whole campaigns for tests, fast: small synthetic contracts, replayed inside the test's process.
+
+The launcher is a fake that keeps the promises of ``fleet.schedule.launcher``: each attempt has a
+process identity of its own (of a process that never was, so it is always gone) and the environment
+it was given; the replay itself is the product's. ``script`` says what goes wrong with an attempt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fleet.contract.canonical import sha256, to_text
+from fleet.contract.load import BUILTIN
+from fleet.evidence.manifest import Process
+from fleet.evidence.process import boot_id, pid_namespace
+from fleet.replay.probe import AtEntry
+from fleet.replay.run import run_replay
+from fleet.replay.task import ReplayTask
+from fleet.report.answers import CampaignAnswer
+from fleet.schedule.certify import Places, Planned, Request, certify, plan_request
+from fleet.schedule.driver import Limits
+from fleet.schedule.launcher import Gone, Problem
+
+NO_SUCH_PID = 10**8
+SAMPLES = 5
+CONTROLS = ("control-racy-synthetic", "control-clean-synthetic")
+QUICK = Limits(start_s=5, replay_s=5, end_s=5, retries=0)
+
+CONTRACT = """schema = 1
+[model]
+checkpoint = "demo:synthetic"
+engine = "synthetic"
+dtype = "float32"
+[decoding]
+do_sample = false
+num_beams = 1
+max_new_tokens = 4
+batch_size = 1
+use_cache = true
+[determinism]
+seed = 0
+python_hash_seed = 0
+deterministic_algorithms = "strict"
+fill_uninitialized_memory = true
+cudnn_benchmark = false
+cudnn_deterministic = true
+cublas_workspace = ":4096:8"
+allow_tf32 = false
+num_threads = 1
+kernel_cache = "cold"
+[dataset]
+name = "five"
+[arms.current]
+template = "{{ question }}"
+parser = "letter"
+chat = false
+[arms.controlled]
+template = "Choose. {{ question }}"
+parser = "letter"
+chat = false
+[require]
+grade = "logits"
+replays = 2
+"""
+
+RACY = '[control]\ninject = "racy_linear:layers.0"\n'
+ORDERED = '[control]\ninject = "ordered_linear:layers.0"\n'
+
+
+def questions(count: int = SAMPLES) -> bytes:
+    """A dataset's JSONL."""
+    rows = [{"id": f"s{i}", "question": f"What costs {i}?", "answer": "A"} for i in range(count)]
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def write_dataset(configs: Path, name: str, data: bytes, digest: str | None = None) -> Path:
+    """``datasets/NAME.jsonl`` and the TOML that pins it; returns the JSONL."""
+    folder = configs / "datasets"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.jsonl").write_bytes(data)
+    pinned = digest or to_text(sha256(data))
+    (folder / f"{name}.toml").write_text(f'file = "{name}.jsonl"\nsha256 = "{pinned}"\n')
+    return folder / f"{name}.jsonl"
+
+
+def write_contract(configs: Path, name: str, text: str = CONTRACT) -> Path:
+    """``contracts/NAME.toml``."""
+    path = configs / "contracts" / f"{name}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def write_configs(configs: Path) -> Path:
+    """A config folder: the contract ``toy`` and its dataset. Controls come with the product."""
+    write_dataset(configs, "five", questions())
+    write_contract(configs, "toy")
+    return configs
+
+
+Script = Mapping[int, Callable[[ReplayTask], None]]
+"""Number of the attempt, in the order started -> what happens just before its replay."""
+
+
+@dataclass
+class FakeRunning:
+    """One attempt, run when its result is asked for."""
+
+    task: ReplayTask
+    environment: Mapping[str, str]
+    process: Process
+    launcher: FakeLauncher
+    number: int
+    watcher: Mapping[str, Any] = field(default_factory=lambda: {"pid_namespace": pid_namespace()})
+
+    def result(self, deadline_s: float) -> str:
+        before = self.launcher.script.get(self.number)
+        if before is not None:
+            before(self.task)
+        entry = AtEntry(self.process, dict(self.environment), (), (1,))
+        with given(self.environment):
+            return to_text(run_replay(self.task, entry).digest)
+
+    def end(self, deadline_s: float) -> Gone:
+        seen, gone = self.launcher.observed.get(self.number, (True, True))
+        return Gone(seen, gone, self.watcher)
+
+
+@dataclass
+class FakeLauncher:
+    """``observed``: number of the attempt -> (seen alive, seen gone)."""
+
+    script: Script = field(default_factory=dict)
+    at_start: Script = field(default_factory=dict)
+    observed: Mapping[int, tuple[bool, bool]] = field(default_factory=dict)
+    problems: Sequence[Problem] = ()
+    tasks: list[ReplayTask] = field(default_factory=list)
+    environments: list[dict[str, str]] = field(default_factory=list)
+
+    def node_label(self) -> str:
+        return "test-node"
+
+    def preflight(
+        self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]
+    ) -> list[Problem]:
+        return list(self.problems)
+
+    def start(
+        self,
+        task: ReplayTask,
+        environment: Mapping[str, str],
+        num_cpus: int,
+        deadline_s: float,
+    ) -> FakeRunning:
+        number = len(self.tasks)
+        self.tasks.append(task)
+        self.environments.append(dict(environment))
+        before = self.at_start.get(number)
+        if before is not None:
+            before(task)
+        process = Process(boot_id(), pid_namespace(), NO_SUCH_PID + number, int(task.attempt, 16))
+        return FakeRunning(task, environment, process, self, number)
+
+
+@contextmanager
+def given(environment: Mapping[str, str]) -> Iterator[None]:
+    """The variables in this process, as a child would have been given them."""
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def raises(error: BaseException) -> Callable[[ReplayTask], None]:
+    """A script entry that raises."""
+
+    def raise_it(_: ReplayTask) -> None:
+        raise error
+
+    return raise_it
+
+
+def places_in(root: Path) -> Places:
+    """Everything below one folder; ``configs`` must be there."""
+    return Places(
+        search=(root / "configs", BUILTIN),
+        store=root / "var" / "fleet.duckdb",
+        landing=root / "var" / "landing",
+        cache=root / "cache",
+        scratch=root / "cache" / "scratch",
+    )
+
+
+def planned_in(root: Path, *names: str, **request: Any) -> tuple[Request, Planned, Places]:
+    """A request over contracts of ``root/configs``, resolved."""
+    places = places_in(root)
+    asked = Request(names or ("toy",), **{"limits": QUICK} | request)
+    return asked, plan_request(asked, places, lambda _: None), places
+
+
+def certified(root: Path, *names: str, launcher: FakeLauncher | None = None) -> CampaignAnswer:
+    """Certify contracts of ``root/configs`` into ``root/var``."""
+    request, planned, places = planned_in(root, *names)
+    return certify(request, planned, places, launcher or FakeLauncher(), lambda _: None)
