@@ -62,11 +62,15 @@ Output = Annotated[
 STORE, LANDING = Path("var/fleet.duckdb"), Path("var/landing")
 
 
-def out(output: Path | None = None) -> Console:
-    """Standard output, or a file; plain when it is no terminal."""
-    file = None if output is None else output.open("w", encoding="utf-8")
-    width = None if file is None and sys.stdout.isatty() else 160
-    return Console(file=file, width=width, markup=False, emoji=False)
+@contextmanager
+def out(output: Path | None = None) -> Iterator[Console]:
+    """Standard output, or a file; plain when it is no terminal, and verbatim in any case."""
+    if output is None:
+        width = None if sys.stdout.isatty() else 160
+        yield Console(width=width, markup=False, emoji=False)
+        return
+    with output.open("w", encoding="utf-8") as file:
+        yield Console(file=file, width=160, markup=False, emoji=False)
 
 
 @contextmanager
@@ -142,7 +146,8 @@ def certify(
     if as_json:
         emit(campaign_document(answer), output)
     else:
-        print_campaign(out(output), answer)
+        with out(output) as console:
+            print_campaign(console, answer)
     raise typer.Exit(answer.exit_code())
 
 
@@ -154,10 +159,11 @@ def _print_plan(planned: Any, as_json: bool, output: Path | None) -> None:
     ids = {r.name: r.execution_id for r in (*planned.controls, *planned.named)}
     if as_json:
         return emit({"schema": 1, "campaign": None, "plan": rows, "execution_ids": ids}, output)
-    console = out(output)
-    for row in rows:
-        name = row["contract"]
-        console.print(f"{row['slot']:3} {row['role']:8} {name} replay {row['replay']} {ids[name]}")
+    with out(output) as console:
+        for row in rows:
+            name = row["contract"]
+            place = f"{row['slot']:3} {row['role']:8}"
+            console.print(f"{place} {name} replay {row['replay']} {ids[name]}", soft_wrap=True)
 
 
 @app.command()
@@ -187,7 +193,8 @@ def status(
     if as_json:
         emit(status_document(rows), output)
     else:
-        print_status(out(output), rows)
+        with out(output) as console:
+            print_status(console, rows)
     raise typer.Exit(exit_code(rows))
 
 
@@ -213,7 +220,8 @@ def diff(
     if as_json:
         emit(found.to_json(), output)
     else:
-        print_diff(out(output), found)
+        with out(output) as console:
+            print_diff(console, found)
     raise typer.Exit(found.exit_code())
 
 
@@ -251,7 +259,8 @@ def replay(
     if as_json:
         emit(found.to_json(), output)
     else:
-        print_diff(out(output), found)
+        with out(output) as console:
+            print_diff(console, found)
     raise typer.Exit(found.exit_code())
 
 
@@ -272,10 +281,10 @@ def logs(
     found = read_logs(Landing.open(landing), attempt)
     if as_json:
         return emit(found.to_json(), output)
-    console = out(output)
-    for name, text in (("stdout", found.stdout), ("stderr", found.stderr)):
-        console.print(f"--- {found.attempt} {name}", highlight=False)
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    with out(output) as console:
+        for name, text in (("stdout", found.stdout), ("stderr", found.stderr)):
+            console.print(f"--- {found.attempt} {name}", highlight=False)
+            console.print(text, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -294,7 +303,8 @@ def doctor(
         findings = examine(places(store, landing, configs), say)
     if as_json:
         return emit(findings.to_json(), output)
-    print_findings(out(output), findings)
+    with out(output) as console:
+        print_findings(console, findings)
 
 
 @contract_app.command("check")
@@ -339,13 +349,10 @@ def contract_show(
     if as_json:
         body = {row.key: {"value": row.value, "from": row.origin} for row in rows}
         return emit({"schema": 1, "contract": loaded.name, "keys": body})
-    console = out()
-    for row in rows:
-        console.print(
-            f"{row.key} = {json.dumps(row.value, ensure_ascii=False)}  # {row.origin}",
-            markup=False,
-            soft_wrap=True,
-        )
+    with out() as console:
+        for row in rows:
+            value = json.dumps(row.value, ensure_ascii=False)
+            console.print(f"{row.key} = {value}  # {row.origin}", soft_wrap=True)
 
 
 @contract_app.command("new")
@@ -376,8 +383,9 @@ def store_ingest(
     from fleet.store.ingest import ingest
     from fleet.store.open import open_writer, publish
 
+    source = Landing.open(landing)  # first: without a landing no store is made
     with progress("ingesting"), open_writer(store) as writer:
-        report = ingest(writer, Landing.open(landing))
+        report = ingest(writer, source)
         publish(writer)
     _print_report(report, as_json)
 
@@ -446,11 +454,17 @@ def _terminated(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+BY_KEYBOARD = 130
+"""What typer makes of a KeyboardInterrupt; no verb of ours ends with it."""
+
+
 def run(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns its exit code and lets nothing through."""
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:
         result = app(args=argv, standalone_mode=False)
+        if result == BY_KEYBOARD:
+            raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except UsageError as error:
         errors.print(f"error: {error}")

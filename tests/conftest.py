@@ -34,3 +34,16 @@ def demo() -> Callable[[str], Path]:
         return found
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def campaigned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``configs`` and ``var``: one campaign over toy and other. To be copied."""
+    from tests.campaigns import CONTRACT, certified, write_configs, write_contract
+
+    root = tmp_path_factory.mktemp("campaigned")
+    configs = write_configs(root / "configs")
+    shorter = CONTRACT.replace("max_new_tokens = 4", "max_new_tokens = 2")
+    write_contract(configs, "other", shorter)
+    assert certified(root, "toy", "other").exit_code() == 0
+    return root

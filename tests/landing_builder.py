@@ -24,7 +24,6 @@ from fleet.evidence.manifest import Manifest, Process
 from fleet.evidence.parts import PartWriter
 from fleet.evidence.platform import FACTS, NOT_APPLICABLE, PLATFORM_FORMAT
 from fleet.evidence.records import Record
-from fleet.evidence.rows import identities
 from fleet.evidence.states import Cause, Purpose, State
 from fleet.evidence.tally import tally_rows
 
@@ -226,7 +225,7 @@ def _manifest(
 ) -> Manifest:
     paths = landing.parts(spec.attempt)
     whole = spec.state == "COMPLETE" and spec.ends != "given-up"
-    tally = tally_rows(paths, spec.arms, identities(paths), True) if whole else None
+    tally = tally_rows(paths, spec.arms, in_order=True) if whole else None
     platform = {"format": PLATFORM_FORMAT, "facts": _facts(spec)}
     weights = to_text(sha256(b"weights"))
     return Manifest(

@@ -30,11 +30,11 @@ ROOT = Path(__file__).parent.parent
 
 CHILD = """
 import json, os, sys
-class NoPandas:  # pyarrow imports it where it is installed: half a second, and unused here
+class Absent:  # pyarrow imports these where they are installed: half a second, and unused here
     def find_spec(name, path=None, target=None):
-        if name == "pandas":
+        if name in ("pandas", "numpy"):
             raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, NoPandas)
+sys.meta_path.insert(0, Absent)
 channel = os.fdopen(int(sys.argv[1]), "w")
 fault = sys.argv[2]
 from dataclasses import asdict

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 Buffer = bytes | bytearray | memoryview
+Ids = Sequence[int] | bytes
+"""Token ids, as numbers or packed by :func:`ids_bytes`."""
 
 LEAF_BYTES = 2048
 TOKENS_HEADER = b"fleet-tokens-1\n"
@@ -25,16 +27,16 @@ TENSOR_HEADER = b"fleet-tensor-1\n"
 _sha256 = hashlib.sha256
 
 
-def token_sequence_digest(prompt_ids: Sequence[int], generated_ids: Sequence[int]) -> bytes:
+def token_sequence_digest(prompt_ids: Ids, generated_ids: Ids) -> bytes:
     """Digest of one full sequence: unpadded prompt ids, then generated ids; 32 bytes."""
-    total = len(prompt_ids) + len(generated_ids)
-    body = struct.pack(f"<{total}q", *prompt_ids, *generated_ids)
-    return _sha256(TOKENS_HEADER + struct.pack("<qq", len(prompt_ids), total) + body).digest()
+    prompt, generated = ids_bytes(prompt_ids), ids_bytes(generated_ids)
+    lengths = struct.pack("<qq", len(prompt) // 8, (len(prompt) + len(generated)) // 8)
+    return _sha256(b"".join((TOKENS_HEADER, lengths, prompt, generated))).digest()
 
 
-def ids_bytes(ids: Sequence[int]) -> bytes:
-    """Token ids as little-endian int64."""
-    return struct.pack(f"<{len(ids)}q", *ids)
+def ids_bytes(ids: Ids) -> bytes:
+    """Token ids as little-endian int64; bytes are ids that are packed already."""
+    return ids if isinstance(ids, bytes) else struct.pack(f"<{len(ids)}q", *ids)
 
 
 def merkle_root(buffer: Buffer, pool: ThreadPoolExecutor | None = None) -> bytes:
@@ -71,6 +73,22 @@ def tensor_header(dtype: str, shape: Iterable[int], num_bytes: int) -> bytes:
     return TENSOR_HEADER + f"{dtype}\n{dims}\n{num_bytes}\n{LEAF_BYTES}\n".encode("ascii")
 
 
+def tensor_digests(dtype: str, shape: Sequence[int], buffer: Buffer) -> list[bytes]:
+    """Digest of every tensor of a stack that lies back to back, each as if alone.
+
+    Args:
+        dtype: torch's name without ``torch.``.
+        shape: the sizes of the stack; the first is how many tensors there are.
+        buffer: all their elements in row-major order, little-endian, contiguous.
+    """
+    _require_little_endian()
+    whole = memoryview(buffer).cast("B")
+    size = len(whole) // shape[0] if shape[0] else 0
+    header = tensor_header(dtype, shape[1:], size)
+    roots = (merkle_root(whole[i * size : (i + 1) * size]) for i in range(shape[0]))
+    return [_sha256(header + root).digest() for root in roots]
+
+
 def tensor_digest(
     dtype: str, shape: Iterable[int], buffer: Buffer, pool: ThreadPoolExecutor | None = None
 ) -> bytes:
@@ -85,8 +103,12 @@ def tensor_digest(
     Raises:
         RuntimeError: on a big-endian host, where the buffer would not be little-endian.
     """
-    if sys.byteorder != "little":
-        raise RuntimeError("tensor digests are defined over little-endian bytes")
+    _require_little_endian()
     num_bytes = memoryview(buffer).nbytes
     root = merkle_root(buffer, pool)
     return _sha256(tensor_header(dtype, shape, num_bytes) + root).digest()
+
+
+def _require_little_endian() -> None:
+    if sys.byteorder != "little":
+        raise RuntimeError("tensor digests are defined over little-endian bytes")

@@ -18,20 +18,24 @@ from fleet.evidence.landing import write_once
 from fleet.evidence.manifest import Part
 from fleet.evidence.records import Record, to_table
 
+FIRST_ROWS = 256
+
 
 class PartWriter:
     """The one writer of an attempt's rows.
 
     Args:
         folder: the attempt's folder.
-        rows_per_part: rows held back in memory at most.
+        rows_per_part: rows held back in memory at most. The first part takes 256 and each full one
+            lets the next take twice as many, so that a large attempt lands in few parts.
         seconds_per_part: a row waits about this long at most.
     """
 
     def __init__(
-        self, folder: Path, rows_per_part: int = 512, seconds_per_part: float = 10.0
+        self, folder: Path, rows_per_part: int = 8192, seconds_per_part: float = 10.0
     ) -> None:
-        self._folder, self._rows_per_part = folder, rows_per_part
+        self._folder, self._most_rows = folder, rows_per_part
+        self._rows_per_part = min(FIRST_ROWS, rows_per_part)
         self._seconds_per_part, self._landed_at_s = seconds_per_part, time.monotonic()
         self._waiting: list[Record] = []
         self.parts: list[Part] = []
@@ -45,8 +49,11 @@ class PartWriter:
         """
         self._waiting.extend(records)
         late = time.monotonic() - self._landed_at_s >= self._seconds_per_part
-        if late or len(self._waiting) >= self._rows_per_part:
+        full = len(self._waiting) >= self._rows_per_part
+        if late or full:
             self.flush()
+        if full:
+            self._rows_per_part = min(2 * self._rows_per_part, self._most_rows)
 
     def flush(self) -> None:
         """Land what waits."""

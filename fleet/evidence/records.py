@@ -149,8 +149,12 @@ def tokens_fields(row: dict[str, Any]) -> list[bytes]:
 
 
 def logits_fields(row: dict[str, Any]) -> list[bytes]:
-    """Own fields of the grade *logits*: the per-step digests of raw last-position logits."""
-    return [b"".join(row["step_logits_sha256"])]
+    """Own fields of the grade *logits*: the per-step digests of raw last-position logits.
+
+    A row that was read back may hold them joined already.
+    """
+    steps = row["step_logits_sha256"]
+    return [steps if isinstance(steps, bytes) else b"".join(steps)]
 
 
 def input_fields(row: dict[str, Any]) -> list[bytes]:
@@ -163,15 +167,22 @@ def input_fields(row: dict[str, Any]) -> list[bytes]:
     ]
 
 
-def row_digests(row: dict[str, Any]) -> dict[str, bytes]:
-    """SHA-256 over the length-prefixed own fields, by column name."""
-    groups = {
-        "input_sha256": input_fields(row),
-        "prediction_sha256": prediction_fields(row),
-        "tokens_sha256": tokens_fields(row),
-        "logits_sha256": logits_fields(row),
+def graded_fields(row: dict[str, Any]) -> dict[str, bytes]:
+    """The own fields of each grade that has some, length-prefixed."""
+    return {
+        "prediction": length_prefixed(prediction_fields(row)),
+        "tokens": length_prefixed(tokens_fields(row)),
+        "logits": length_prefixed(logits_fields(row)),
     }
-    return {k: hashlib.sha256(length_prefixed(parts)).digest() for k, parts in groups.items()}
+
+
+def row_digests(row: dict[str, Any], graded: dict[str, bytes] | None = None) -> dict[str, bytes]:
+    """SHA-256 over the length-prefixed own fields, by column name.
+
+    ``graded`` spares the work where the row's :func:`graded_fields` are known.
+    """
+    groups = {"input": length_prefixed(input_fields(row)), **(graded or graded_fields(row))}
+    return {f"{name}_sha256": hashlib.sha256(own).digest() for name, own in groups.items()}
 
 
 def to_table(records: list[Record]) -> pa.Table:

@@ -10,26 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
 from typing import Any
 
-from fleet.evidence.records import (
-    length_prefixed,
-    logits_fields,
-    prediction_fields,
-    tokens_fields,
-)
+from fleet.evidence.records import graded_fields, length_prefixed
 
 ROOT_HEADER = b"fleet-root-1\n"
 ROOTED: tuple[str, ...] = ("metric", "prediction", "tokens", "logits")
 """Grades that rows of a certification carry; *modules* comes with tracing."""
 
 Row = dict[str, Any]
-_OWN: dict[str, Callable[[Row], list[bytes]]] = {
-    "prediction": prediction_fields,
-    "tokens": tokens_fields,
-    "logits": logits_fields,
-}
 
 
 class ArmRoots:
@@ -42,12 +31,16 @@ class ArmRoots:
             for grade in ROOTED
         }
 
-    def add(self, row: Row) -> None:
-        """Add the next row: its id, then its fields of each grade and of every lower one."""
+    def add(self, row: Row, graded: dict[str, bytes] | None = None) -> None:
+        """Add the next row: its id, then its fields of each grade and of every lower one.
+
+        ``graded`` spares the work where the row's :func:`graded_fields` are known.
+        """
+        own = graded or graded_fields(row)
         chunk = length_prefixed([row["sample_id"].encode("utf-8")])
         self._hashers["metric"].update(chunk)
         for grade in ROOTED[1:]:
-            chunk += length_prefixed(_OWN[grade](row))
+            chunk += own[grade]
             self._hashers[grade].update(chunk)
 
     def digests(self) -> dict[str, bytes]:

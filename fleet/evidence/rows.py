@@ -5,6 +5,7 @@ Knows no manifest and no verdict. A missing column or a NULL is an error, never 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,15 @@ BATCH_ROWS = 4096
 
 Identity = tuple[str, str, int, str, bool]
 """attempt, arm, position in the dataset, sample id, is correct."""
+
+IDENTITY = ("attempt", "arm", "position", "sample_id", "is_correct")
+
+DERIVED_FROM = tuple(
+    name
+    for name in SCHEMA.names
+    if name not in ("attempt", "top_ids", "top_bits", "rng_sha256", "seconds", "finished_at_s")
+)
+"""Columns that a digest, a root or a count is derived from."""
 
 
 def check_columns(parts: Sequence[Path]) -> None:
@@ -47,11 +57,23 @@ def check_columns(parts: Sequence[Path]) -> None:
 
 def identities(parts: Sequence[Path]) -> list[Identity]:
     """Identities of every row, in file order."""
-    names = ["attempt", "arm", "position", "sample_id", "is_correct"]
     found: list[Identity] = []
     for part in parts:
-        columns = pq.read_table(part, columns=names).to_pydict()
-        found.extend(zip(*(columns[name] for name in names), strict=True))
+        columns = pq.read_table(part, columns=list(IDENTITY)).to_pydict()
+        found.extend(zip(*(columns[name] for name in IDENTITY), strict=True))
+    return found
+
+
+def arm_counts(parts: Sequence[Path]) -> dict[str, tuple[int, int]]:
+    """Arm -> (rows, correct rows)."""
+    found: dict[str, tuple[int, int]] = {}
+    for part in parts:
+        table = pq.read_table(part, columns=["arm", "is_correct"])
+        counted = table.group_by("arm").aggregate([("is_correct", "count"), ("is_correct", "sum")])
+        for row in counted.to_pylist():
+            rows, correct = found.get(row["arm"], (0, 0))
+            more = (row["is_correct_count"], row["is_correct_sum"] or 0)
+            found[row["arm"]] = (rows + more[0], correct + more[1])
     return found
 
 
@@ -73,16 +95,47 @@ def rows(parts: Sequence[Path], in_order: bool) -> Iterator[dict[str, Any]]:
     Raises:
         EvidenceError: on a NULL.
     """
+    for batch in _batches(parts, in_order):
+        yield from batch.to_pylist()
+
+
+def derivable_rows(parts: Sequence[Path], in_order: bool) -> Iterator[dict[str, Any]]:
+    """Like :func:`rows`, with the columns of :data:`DERIVED_FROM` alone and the lists of ids and
+    of digests packed into bytes, which is how they are hashed."""
+    for batch in _batches(parts, in_order):
+        columns = [_values(batch.column(name), name) for name in DERIVED_FROM]
+        for values in zip(*columns, strict=True):
+            yield dict(zip(DERIVED_FROM, values, strict=True))
+
+
+def _batches(parts: Sequence[Path], in_order: bool) -> Iterator[pa.RecordBatch]:
     if in_order:
         batches = (b for part in parts for b in pq.ParquetFile(part).iter_batches(BATCH_ROWS))
     else:
         table = pa.concat_tables([pq.read_table(part) for part in parts])
         batches = iter(
-            table.sort_by([("arm", "ascending"), ("position", "ascending")]).to_batches()
+            table.sort_by([("arm", "ascending"), ("position", "ascending")]).to_batches(BATCH_ROWS)
         )
     for batch in batches:
         _no_nulls(batch)
-        yield from batch.to_pylist()
+        yield batch
+
+
+def _values(column: pa.Array, name: str) -> list[Any]:
+    if name in ("prompt_ids", "generated_token_ids"):
+        return _packed(column, column.values.cast(pa.int64()), 8)
+    if name == "step_logits_sha256":
+        return _packed(column, column.values, 32)
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _packed(column: pa.ListArray, values: pa.Array, width: int) -> list[bytes]:
+    """The bytes of each list; ``values`` are its elements, ``width`` bytes each."""
+    buffer = values.buffers()[1]
+    data = buffer.to_pybytes() if buffer else b""
+    ends = [(values.offset + end) * width for end in column.offsets.to_pylist()]
+    return [data[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def _no_nulls(batch: pa.RecordBatch) -> None:

@@ -7,7 +7,6 @@ attempt and no verdict.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,8 @@ from fleet.errors import EvidenceError
 from fleet.evidence.landing import Landing, file_sha256
 from fleet.evidence.ledger import Entry
 from fleet.evidence.manifest import Manifest, Process
-from fleet.evidence.rows import Identity, batch_places, check_columns, identities
+from fleet.evidence.rows import batch_places, check_columns, identities
+from fleet.evidence.sample_set import check_sample_set
 from fleet.evidence.states import Cause
 from fleet.evidence.summary import AttemptSummary
 from fleet.evidence.tally import tally_rows
@@ -249,14 +249,14 @@ def _with_rows(
     assert complete is not None
     planned, manifest = complete
     check_columns(parts)
-    found = identities(parts)
     arms = planned.body["arms"]
-    in_order = _check_sample_set(summary.attempt, found, planned.body["sample_ids"], arms)
-    tally = tally_rows(parts, arms, found, in_order)
+    in_order = check_sample_set(summary.attempt, parts, planned.body["sample_ids"], arms)
+    tally = tally_rows(parts, arms, in_order)
     if tally.roots != manifest.roots or tally.arm_roots != manifest.arm_roots:
         raise EvidenceError("evidence-altered", "the rows do not give the manifest's roots")
     _check_batches(parts, planned.body.get("batch_size"))
-    return replace(summary, rows=len(found), arms=tally.arms, roots=tally.roots, power=tally.power)
+    power = tally.power
+    return replace(summary, rows=power.records, arms=tally.arms, roots=tally.roots, power=power)
 
 
 def _check_batches(parts: list[Path], size: int | None) -> None:
@@ -280,30 +280,3 @@ def _readable_rows(parts: list[Path]) -> int:
         except (OSError, ValueError, KeyError):
             continue
     return total
-
-
-def _check_sample_set(attempt: str, found: list[Identity], ids: list[str], arms: list[str]) -> bool:
-    """Law 1: every declared sample of every arm exactly once. Returns: are the rows in order."""
-    if any(value is None for row in found for value in row):
-        raise EvidenceError("missing-evidence", "an identity column is NULL")
-    strangers = {a for a, *_ in found if a != attempt}
-    if strangers:
-        raise EvidenceError("evidence-altered", f"rows of another attempt: {sorted(strangers)[:3]}")
-    seen = Counter((arm, sample) for _, arm, _, sample, _ in found)
-    wanted = {(arm, sample) for arm in arms for sample in ids}
-    odd = {
-        "missing": sorted(wanted - seen.keys()),
-        "unknown": sorted(seen.keys() - wanted),
-        "doubled": sorted(key for key, n in seen.items() if n > 1),
-    }
-    for word, keys in odd.items():
-        if keys:
-            shown = ", ".join(f"{arm}/{sample}" for arm, sample in keys[:5])
-            raise EvidenceError("sample-set", f"{len(keys)} {word} of {len(wanted)}: {shown}")
-    if not found:
-        raise EvidenceError("missing-evidence", "no rows")
-    position = {sample: i for i, sample in enumerate(ids)}
-    wrong = [sample for _, _, at, sample, _ in found if position[sample] != at]
-    if wrong:
-        raise EvidenceError("sample-set", f"sample {wrong[0]} stands at another's position")
-    return found == sorted(found, key=lambda f: (f[1], f[2]))

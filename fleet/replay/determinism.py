@@ -259,8 +259,6 @@ def _variable_at_start(name: str) -> str | None:
     """A variable as the interpreter found it: setting os.environ later changes nothing."""
     if not sys.platform.startswith("linux"):
         return os.environ.get(name)
-    prefix = f"{name}=".encode()
-    for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):
-        if entry.startswith(prefix):
-            return entry[len(prefix) :].decode(errors="surrogateescape")
-    return None
+    block = b"\0" + Path("/proc/self/environ").read_bytes()
+    _, found, rest = block.partition(f"\0{name}=".encode())
+    return rest.partition(b"\0")[0].decode(errors="surrogateescape") if found else None

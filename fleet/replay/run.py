@@ -25,7 +25,7 @@ from fleet.evidence.landing import file_sha256, write_once
 from fleet.evidence.manifest import Manifest
 from fleet.evidence.parts import PartWriter
 from fleet.evidence.platform import PLATFORM_FORMAT
-from fleet.evidence.rows import check_columns, identities
+from fleet.evidence.rows import check_columns
 from fleet.evidence.states import Cause, State
 from fleet.evidence.tally import Tally, tally_rows
 from fleet.replay import caches, determinism, freshness, observe, pinned
@@ -233,7 +233,7 @@ def _close(
 def _tally(task: ReplayTask, writer: PartWriter) -> Tally:
     paths = [task.folder / part.name for part in writer.parts]
     check_columns(paths)
-    return tally_rows(paths, task.arms, identities(paths), in_order=True)
+    return tally_rows(paths, task.arms, in_order=True)
 
 
 def _logs(folder: Path) -> dict[str, str]:

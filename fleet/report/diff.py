@@ -7,11 +7,12 @@ Gives a difference, never a verdict.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from fleet.errors import UsageError
 from fleet.evidence.summary import AttemptSummary
@@ -110,10 +111,12 @@ def attempt_diff(answers: Answers, a: AttemptSummary, b: AttemptSummary) -> Pair
         return PairDiff(a.contract, a.attempt, b.attempt, "NO_EVIDENCE", words, fields)
     pair = (a.attempt, b.attempt)
     found = answers.comparisons([pair], dtype)[pair]
-    differs = bool(found.kinds) or any(found.only_in)
-    if not differs and not found.counts:
+    if not found.counts:
         words = "no row of one can be held against a row of the other"
         return PairDiff(a.contract, a.attempt, b.attempt, "NO_EVIDENCE", words, fields)
+    # rows that one attempt never came to are no difference: it could not finish, or was asked less
+    whole = a.state == b.state == "COMPLETE" and a.purpose == b.purpose
+    differs = bool(found.kinds) or (whole and any(found.only_in))
     words = _words(a, b, fields, found, differs)
     return PairDiff(
         a.contract if a.contract == b.contract else f"{a.contract} / {b.contract}",
@@ -132,6 +135,8 @@ def _words(
     total = sum(grades.get("logits", (0, 0))[1] for grades in found.counts.values())
     exact = sum(grades.get("logits", (0, 0))[0] for grades in found.counts.values())
     counted = f"logits equal in {exact} of {total} shared records"
+    if any(found.only_in):
+        counted += f" ({found.only_in[0]} only in a, {found.only_in[1]} only in b)"
     if a.execution_id != b.execution_id:
         keys = ", ".join(k for k in fields if k.startswith(("contract.", "digests.")))
         return f"two different contracts ({keys}): {counted}; no kernel is to blame"
@@ -215,12 +220,16 @@ def changes(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Cha
 
 def print_diff(console: Console, diff: Diff) -> None:
     """For a person."""
-    console.print(f"{diff.kind}: a = {diff.a}, b = {diff.b}", highlight=False, soft_wrap=True)
+    for line in _lines(diff):
+        console.print(Text(line), soft_wrap=True)  # verbatim: brackets are evidence, no markup
+
+
+def _lines(diff: Diff) -> Iterator[str]:
+    yield f"{diff.kind}: a = {diff.a}, b = {diff.b}"
     for key, (x, y) in diff.fields.items():
-        console.print(f"  {key}: {x!r} | {y!r}", markup=False, highlight=False, soft_wrap=True)
+        yield f"  {key}: {x!r} | {y!r}"
     for pair in diff.pairs:
-        console.print(f"{pair.contract}: {pair.result}: {pair.words}", markup=False, soft_wrap=True)
+        yield f"{pair.contract}: {pair.result}: {pair.words}"
         for kind in pair.comparison.kinds if pair.comparison else ():
-            console.print(f"  {kind.rows} records of arm {kind.arm} differ first at {kind.stage}")
-            for line in difference_lines(kind.first):
-                console.print(f"    {line}", markup=False, highlight=False, soft_wrap=True)
+            yield f"  {kind.rows} records of arm {kind.arm} differ first at {kind.stage}"
+            yield from (f"    {line}" for line in difference_lines(kind.first))

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,24 +92,26 @@ class Bench:
         self.writer = PartWriter(self.task.folder)
 
     def pairs(self) -> Iterator[tuple[float, float]]:
-        """(bare, replay) seconds of each record, alternating which goes first.
-
-        Landing the last part is shared out over all records, as in a replay.
-        """
-        seconds = []
+        """(bare, replay) seconds of each record, alternating which goes first."""
         replayed = observe.generate(
             self.task, self.contract, self.engine, self.inputs, self.samples, self.parsers
         )
         for number, prepared in enumerate(self.inputs[ARM]):
-            loops = {
-                "bare": lambda prepared=prepared: self.bare(prepared),
-                "replay": lambda: self.writer.add(next(replayed)),
-            }
-            names = list(loops) if number % 2 == 0 else list(loops)[::-1]
-            took = {name: _seconds(loops[name]) for name in names}
-            seconds.append((took["bare"], took["replay"]))
-        landing_s = _seconds(self.writer.flush) / len(seconds)
-        return ((bare, replay + landing_s) for bare, replay in seconds)
+            took = {}
+            for name in ("bare", "replay") if number % 2 == 0 else ("replay", "bare"):
+                started = time.perf_counter()
+                if name == "bare":
+                    self.bare(prepared)
+                else:
+                    self.writer.add(next(replayed))
+                took[name] = time.perf_counter() - started
+            yield took["bare"], took["replay"]
+
+    def land(self) -> float:
+        """Seconds to land the rows that still wait."""
+        started = time.perf_counter()
+        self.writer.flush()
+        return time.perf_counter() - started
 
     def bare(self, prepared: Prepared) -> None:
         """Generate, and keep the logits as ``generate`` hands them out."""
@@ -136,12 +138,6 @@ class Bench:
             output_logits=True,
             return_dict_in_generate=True,
         )
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
 
 
 @contextlib.contextmanager
@@ -181,14 +177,19 @@ def _task(contract: Contract, ids: tuple[str, ...], landing: Path) -> ReplayTask
 
 
 def measure(name: str, pairs: int) -> list[tuple[float, float]]:
-    """(bare, replay) seconds per record, over as many records as asked, in this process."""
+    """(bare, replay) seconds per record, over as many records as asked, in this process.
+
+    Landing the last part is shared out over all of them, as it would be in a replay.
+    """
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(MODELS[name], pairs, Path(folder))
-        list(bench.pairs())  # first use of a kernel, a module or a file is no slope
+        next(bench.pairs())  # the first use of a kernel, a module or a file is no slope
+        bench.land()
         measured: list[tuple[float, float]] = []
         while len(measured) < pairs:
             measured += bench.pairs()
-    return measured[:pairs]
+        landing_s = bench.land() / len(measured)
+    return [(bare, replay + landing_s) for bare, replay in measured]
 
 
 def bench(name: str, pairs: int) -> Result:

@@ -10,16 +10,8 @@ import pytest
 
 from fleet.contract.canonical import canonical_json, sha256, to_text
 from fleet.evidence.ledger import chain_folder
-from tests.cases.harness import (
-    Outcome,
-    World,
-    again,
-    copied,
-    expect_pass,
-    expect_void,
-    ingested,
-    rebuilt,
-)
+from tests.cases.expectations import expect_pass, expect_void
+from tests.cases.harness import Outcome, World, again, copied, ingested, rebuilt
 from tests.landing_builder import cut, rewrite_part
 
 BRINGS = pytest.mark.parametrize("bring", [ingested, rebuilt], ids=["ingest", "rebuild"])

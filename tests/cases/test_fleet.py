@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,15 +10,15 @@ import pytest
 
 from fleet.evidence.ledger import campaigns, ends, read_chain
 from fleet.replay.task import ReplayTask
+from tests.cases.expectations import expect_fail, expect_pass, expect_void
 from tests.cases.harness import (
     LIMITS,
     ORDINARY,
     RACY_CONTROL,
+    RECORDS,
     Outcome,
     World,
-    expect_fail,
-    expect_pass,
-    expect_void,
+    again,
     judged,
     pair,
     run_campaign,
@@ -80,6 +81,20 @@ def test_a_death_that_nobody_saw_is_void_although_the_rows_agree(outcome: Outcom
     expect_void(outcome, "death-not-observed", "slot 1")
     assert states(outcome) == ["COMPLETE", "LOST"]
     assert outcome.world.landing.manifest(outcome.attempts[1]).exists()
+
+
+@pair(unobserved={1})
+def test_rows_and_manifest_that_land_after_the_attempt_was_given_up_help_nothing(
+    outcome: Outcome, tmp_path: Path
+) -> None:
+    folder = outcome.world.landing.attempt(outcome.attempts[1])
+    shutil.move(folder, tmp_path / "late")
+    expect_void(again(outcome), "death-not-observed", "slot 1")
+    shutil.move(tmp_path / "late", folder)
+    late = again(outcome)
+    expect_void(late, "death-not-observed", "slot 1")
+    rows = {a["attempt"]: a["rows"] for a in late.verdict.attempts}
+    assert rows == dict.fromkeys(outcome.attempts, RECORDS)
 
 
 @pair(unobserved={1}, limits=RETRY)
@@ -175,20 +190,20 @@ def test_a_variable_set_to_0_is_not_a_variable_that_is_absent(outcome: Outcome) 
     expect_void(outcome, "missing-evidence", *words)
 
 
-@pytest.mark.parametrize("at", [0, 1])
-def test_an_interrupt_leaves_a_ledger_with_an_end_for_every_attempt(
-    tmp_path: Path, at: int
+def test_two_interrupted_drivers_leave_ledgers_with_an_end_for_every_attempt(
+    tmp_path: Path,
 ) -> None:
     world = World.make(tmp_path, case=ORDINARY)
-    with pytest.raises(KeyboardInterrupt):
-        run_campaign(world, ["case"], interrupted={at})
-    (campaign,) = campaigns(world.landing)
-    chain = read_chain(world.landing, campaign)
-    assert chain[-1].kind == "closed"
-    planned = dict(ends(chain))
-    assert len(planned) == at + 1
-    assert [entry is not None for entry in planned.values()] == [True] * (at + 1)
-    expect_void(judged(world, campaign), "driver-gone", "the driver was interrupted")
+    for at in (0, 1):
+        known = campaigns(world.landing)
+        with pytest.raises(KeyboardInterrupt):
+            run_campaign(world, ["case"], interrupted={at})
+        (campaign,) = set(campaigns(world.landing)) - set(known)
+        chain = read_chain(world.landing, campaign)
+        assert chain[-1].kind == "closed"
+        kinds = [end.kind if end else None for _, end in ends(chain)]
+        assert kinds == ["accepted"] * at + ["given_up"]
+        expect_void(judged(world, campaign), "driver-gone", "the driver was interrupted")
 
 
 def test_an_earlier_campaign_with_another_root_is_a_fail_whatever_the_night(

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from tests.cases.harness import (
-    RECORDS,
-    ContractSpec,
-    Outcome,
-    expect_fail,
-    expect_pass,
-    expect_void,
-    pair,
-    samples,
-)
+from tests.cases.expectations import expect_fail, expect_pass, expect_void, samples
+from tests.cases.harness import RECORDS, ContractSpec, Outcome, pair
 
 OF_CHECKPOINT = "weights-not-of-checkpoint"
 

@@ -12,17 +12,8 @@ import pytest
 import fleet.cli
 from fleet.errors import ContractError
 from fleet.replay.task import ReplayTask
-from tests.cases.harness import (
-    RECORDS,
-    ContractSpec,
-    Outcome,
-    World,
-    expect_fail,
-    expect_pass,
-    expect_void,
-    pair,
-    samples,
-)
+from tests.cases.expectations import expect_fail, expect_pass, expect_void, samples
+from tests.cases.harness import RECORDS, ContractSpec, Outcome, World, pair
 
 CLOCK = "{{ strftime_now('%Y-%m-%d') }} {{ question }}"
 

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from fleet.judge.rules import verdict_lines
-from tests.cases.harness import (
-    ContractSpec,
-    Outcome,
-    expect_fail,
-    expect_pass,
-    expect_void,
-    pair,
-    samples,
-)
+from tests.cases.expectations import expect_fail, expect_pass, expect_void, samples
+from tests.cases.harness import ContractSpec, Outcome, pair
 
 OPEN = (2, 3)
 BITS = "logits differ from step 1"

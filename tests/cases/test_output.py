@@ -5,16 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fleet.replay.task import ReplayTask
-from tests.cases.harness import (
-    RECORDS,
-    ContractSpec,
-    Outcome,
-    expect_fail,
-    expect_pass,
-    expect_void,
-    pair,
-    samples,
-)
+from tests.cases.expectations import expect_fail, expect_pass, expect_void, samples
+from tests.cases.harness import RECORDS, ContractSpec, Outcome, pair
 
 PARSER = "def parse(raw, record):\n    return raw[:1]\n"
 
@@ -69,7 +61,7 @@ def test_a_null_in_a_column_of_the_grade_is_void(outcome: Outcome) -> None:
 
 @pair({1: "edited_answer"})
 def test_a_row_that_contradicts_its_own_digest_is_void(outcome: Outcome) -> None:
-    expect_void(outcome, "evidence-altered", "controlled/s00: tokens_sha256 does not match the row")
+    expect_void(outcome, "evidence-altered", "controlled/s00: prediction_sha256 does not match")
 
 
 @pair({1: "no_logits_column"})

@@ -245,7 +245,7 @@ def test_an_attempt_is_never_resumed(tmp_path: Path) -> None:
     first.flush()
     second = PartWriter(tmp_path)
     second.add(records(2))
-    with pytest.raises(FileExistsError):
+    with pytest.raises(EvidenceError, match="another process wrote into this attempt"):
         second.flush()
     assert pq.read_metadata(tmp_path / "part-00000.parquet").num_rows == 1
 

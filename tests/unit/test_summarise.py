@@ -21,7 +21,7 @@ from fleet.errors import EvidenceError
 from fleet.evidence.landing import Landing, file_sha256
 from fleet.evidence.ledger import START, Entry, chain_folder, read_chain
 from fleet.evidence.manifest import Manifest, Part
-from fleet.evidence.rows import check_columns, identities, rows
+from fleet.evidence.rows import check_columns, rows
 from fleet.evidence.states import Cause
 from fleet.evidence.summarise import summarise
 from fleet.evidence.summary import STAGE_COLUMNS, AttemptSummary
@@ -425,7 +425,7 @@ def tallied(tmp_path: Path, edit: Any = None, **row: Any) -> Any:
     if row:
         for part in parts:
             rewrite_part(part, lambda rows: [r | row for r in rows])
-    return tally_rows(parts, ARMS, identities(parts), in_order=True)
+    return tally_rows(parts, ARMS, in_order=True)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from fleet.errors import AttemptFailed
 from fleet.evidence.records import length_prefixed
 from fleet.replay import determinism
 from fleet.replay.engines import decoding, weights
-from fleet.replay.engines.logits import StepLog, digest
+from fleet.replay.engines.logits import StepLog
 from fleet.replay.engines.protocol import Census, Generation, Prepared, Settings
 from fleet.replay.engines.tokenization import Tokenization
 from fleet.replay.inject import inject
@@ -219,21 +219,19 @@ class CausalEngine(abc.ABC):
         return decoding.required_rule(self._contract, stops, pad)
 
     def _model_state(self) -> dict[str, Any]:
-        modules = dict(self._model.named_modules())
+        modules = _modules_of(self._model)
         kernels = self._kernels()
-        classes = {type(m).__name__ for m in modules.values()}
-        dropouts = (
-            n for n, m in modules.items() if isinstance(m, nn.Dropout) and m.p and m.training
-        )
+        classes = {type(m).__name__ for m in modules}
+        training = any(m.training for m in modules)
         return {
             "model.class": type(self._model).__name__,
             "model.config": decoding.config_digest(self._model.config),
             "model.dtype": str(self._model.dtype).removeprefix("torch."),
-            "model.parameter_dtypes": _dtypes(modules.values()),
+            "model.parameter_dtypes": _dtypes(modules),
             "model.attention": self._model.config._attn_implementation,
             "model.attention_classes": sorted(c for c in classes if c.endswith("Attention")),
-            "model.training": any(m.training for m in modules.values()),
-            "model.dropout": sorted(dropouts),
+            "model.training": training,
+            "model.dropout": _dropouts(self._model) if training else [],
             "model.forwards_without_inference_mode": False in self._inference,
             "model.kernels": to_text(digest_json(kernels)),
             "model.kernel_counts": _kernel_counts(kernels),
@@ -260,8 +258,8 @@ class CausalEngine(abc.ABC):
         version, words, next_gauss = random.getstate()
         rest = repr((version, next_gauss, kind, position, has_gauss, gauss)).encode()
         python = struct.pack(f"<{len(words)}I", *words)
-        parts = [rest, python, keys.tobytes(), *(digest(state) for state in states)]
-        return sha256(length_prefixed(parts))
+        theirs = [keys.tobytes(), *(state.numpy().tobytes() for state in states)]
+        return sha256(length_prefixed([rest, python, *theirs]))
 
     def warnings(self) -> list[str]:
         """Values of ``generation_config.json`` that are not applied; odd but legal plans."""
@@ -281,6 +279,23 @@ class CausalEngine(abc.ABC):
 def _leaf_classes(model: nn.Module) -> dict[str, int]:
     leaves = (m for m in model.modules() if not any(True for _ in m.children()))
     return dict(sorted(Counter(type(m).__name__ for m in leaves).items()))
+
+
+def _modules_of(model: nn.Module) -> list[nn.Module]:
+    """Every module once; ``modules()`` builds all their paths, at every batch."""
+    found, waiting = {id(model): model}, [model]
+    while waiting:
+        for child in waiting.pop()._modules.values():
+            if child is not None and id(child) not in found:
+                found[id(child)] = child
+                waiting.append(child)
+    return list(found.values())
+
+
+def _dropouts(model: nn.Module) -> list[str]:
+    """Paths of the dropouts in force."""
+    named = model.named_modules()
+    return sorted(n for n, m in named if isinstance(m, nn.Dropout) and m.p and m.training)
 
 
 def _dtypes(modules: Iterable[nn.Module]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import transformers
 from transformers.generation import logits_process, stopping_criteria
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from fleet.contract.canonical import canonical_json, digest_json, to_text
 from fleet.contract.model import Contract, Decoding
@@ -196,27 +197,34 @@ def _rules(config: Any) -> dict[str, Any]:
 
 
 def config_digest(config: Any) -> str:
-    """Digest of the model's whole configuration as it is in memory, without the path it came from.
+    """Digest of the model's whole configuration as it is in memory, without where it came from.
 
     A rotary base or a norm's epsilon lives here and in no tensor.
     """
-    body = {key: _plain(v) for key, v in config.to_dict().items() if key != "_name_or_path"}
+    body = {key: _plain(v) for key, v in vars(config).items() if key not in _WHERE_FROM}
     return to_text(digest_json(body))
+
+
+_WHERE_FROM = {"_name_or_path", "_commit_hash"}
 
 
 def _plain(value: Any) -> Any:
     """Exact and JSON-able: floats that JSON has no number for become their name."""
-    if isinstance(value, torch.Tensor):
-        return _plain(value.tolist())
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     if isinstance(value, set | frozenset):
         return sorted(str(v) for v in value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    if isinstance(value, torch.Tensor):
+        return _plain(value.tolist())
+    if isinstance(value, transformers.PreTrainedConfig | QuantizationConfigMixin):
+        return _plain(value.to_dict())
+    return str(value)
 
 
 def ignored_values(folder: Path, contract: Contract, stop_ids: Sequence[int]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from fleet.evidence.digests import tensor_digest
+from fleet.evidence.digests import tensor_digest, tensor_digests
 from fleet.replay.engines.protocol import Step
 
 TOP = 8
@@ -118,11 +118,9 @@ def step_of(row: torch.Tensor) -> Step:
 
 
 def _row_digests(rows: torch.Tensor) -> list[bytes]:
-    """The tensor digest of every row of a contiguous CPU matrix, each as if alone."""
-    name, num_bytes = str(rows.dtype).removeprefix("torch."), rows.shape[1] * rows.itemsize
-    whole = memoryview(rows.reshape(-1).view(torch.uint8).numpy().data)
-    starts = range(0, len(whole), num_bytes)
-    return [tensor_digest(name, rows.shape[1:], whole[i : i + num_bytes]) for i in starts]
+    """The tensor digest of every row of a contiguous CPU matrix."""
+    name = str(rows.dtype).removeprefix("torch.")
+    return tensor_digests(name, rows.shape, rows.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _in_order(

@@ -1,0 +1,20 @@
+"""Faults, each in one process: a function changes one thing and the replay goes on as ever.
+
+Called in the child before the replay starts, as ``name(task, entry)``; may return other entry
+facts. Names are looked up over all modules of this package.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.cases.faults import framework, generation, inputs, process, rows
+
+MODULES = (inputs, framework, generation, rows, process)
+
+
+def __getattr__(name: str) -> Any:
+    for module in MODULES:
+        if name in vars(module):
+            return vars(module)[name]
+    raise AttributeError(name)
