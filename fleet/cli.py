@@ -11,8 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ from rich.console import Console
 
 import fleet
 from fleet.errors import FleetError, UsageError
+from fleet.report.screen import emit, out, progress
 
 app = typer.Typer(
     name="fleet",
@@ -60,40 +60,6 @@ Output = Annotated[
 ]
 
 STORE, LANDING = Path("var/fleet.duckdb"), Path("var/landing")
-
-
-@contextmanager
-def out(output: Path | None = None) -> Iterator[Console]:
-    """Standard output, or a file; plain when it is no terminal, and verbatim in any case."""
-    if output is None:
-        width = None if sys.stdout.isatty() else 160
-        yield Console(width=width, markup=False, emoji=False)
-        return
-    with output.open("w", encoding="utf-8") as file:
-        yield Console(file=file, width=160, markup=False, emoji=False)
-
-
-@contextmanager
-def progress(first: str) -> Iterator[Callable[[str], None]]:
-    """A spinner with the newest line on a terminal, plain lines for ``FLEET_PROGRESS=plain``."""
-    console = Console(stderr=True)
-    if os.environ.get("FLEET_PROGRESS") == "plain":
-        yield lambda line: print(f"fleet: {line}", file=sys.stderr, flush=True)
-        return
-    if not console.is_terminal:
-        yield lambda line: None
-        return
-    with console.status(first) as status:
-        yield lambda line: status.update(line)
-
-
-def emit(document: dict[str, Any], output: Path | None = None) -> None:
-    """One JSON document."""
-    text = json.dumps(document, indent=2, sort_keys=False, ensure_ascii=False) + "\n"
-    if output is None:
-        sys.stdout.write(text)
-    else:
-        output.write_text(text, encoding="utf-8")
 
 
 def places(store: Path, landing: Path, configs: str | None) -> Any:

@@ -71,6 +71,14 @@ grade = "logits"
 replays = 2
 """
 
+PARSER = """def parse(text, record):
+    return text
+
+
+def is_correct(answer, record):
+    return False
+"""
+
 RACY = '[control]\ninject = "racy_linear:layers.0"\n'
 ORDERED = '[control]\ninject = "ordered_linear:layers.0"\n'
 

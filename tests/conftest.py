@@ -38,12 +38,15 @@ def demo() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def campaigned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``configs`` and ``var``: one campaign over toy and other. To be copied."""
-    from tests.campaigns import CONTRACT, certified, write_configs, write_contract
+    """A folder with ``configs`` and ``var``: one campaign over toy, other and own. To be copied."""
+    from tests.campaigns import CONTRACT, PARSER, certified, write_configs, write_contract
 
     root = tmp_path_factory.mktemp("campaigned")
     configs = write_configs(root / "configs")
     shorter = CONTRACT.replace("max_new_tokens = 4", "max_new_tokens = 2")
     write_contract(configs, "other", shorter)
-    assert certified(root, "toy", "other").exit_code() == 0
+    (configs / "contracts" / "mine.py").write_text(PARSER)
+    own = CONTRACT.replace('parser = "letter"', 'parser = "file:mine.py"')
+    write_contract(configs, "own", own)
+    assert certified(root, "toy", "other", "own").exit_code() == 0
     return root

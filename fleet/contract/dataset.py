@@ -7,15 +7,16 @@ each exactly once, or nothing starts.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.contract.canonical import from_text, sha256, to_text
+from fleet.contract.canonical import from_text, to_text
 from fleet.contract.keys import nearest
-from fleet.contract.records import parse_records
+from fleet.contract.records import parse_records, stream_records
 from fleet.contract.source import NAME, read_toml
 from fleet.contract.wording import NAME_WORDS, shown
 from fleet.errors import DatasetError
@@ -30,20 +31,33 @@ OPTIONAL = ("description", "license")
 class LoadedDataset:
     """``path`` is the TOML, ``file`` the JSONL, ``digest`` that of the JSONL's bytes (32 bytes).
 
-    ``records`` and ``raw`` are in file order; ``raw`` holds each line's bytes without its newline.
+    ``ids`` are the sample ids in file order. Records are not held: a large data set is read again,
+    and checked again, by whoever wants them.
     """
 
     name: str
     path: Path
     digest: bytes
-    records: tuple[Mapping[str, Any], ...]
-    raw: tuple[bytes, ...]
+    ids: tuple[str, ...]
     file: Path
 
+    def stream(self) -> Iterator[tuple[Mapping[str, Any], bytes]]:
+        """Each record with its line's bytes (without newline), in file order.
+
+        Raises:
+            DatasetError: the file is not the pinned one any more.
+        """
+        yield from _stream(self.path, self.file, self.digest)
+
     @property
-    def ids(self) -> tuple[str, ...]:
-        """Sample ids in file order."""
-        return tuple(str(record["id"]) for record in self.records)
+    def records(self) -> tuple[Mapping[str, Any], ...]:
+        """All records, in file order."""
+        return tuple(record for record, _ in self.stream())
+
+    @property
+    def raw(self) -> tuple[bytes, ...]:
+        """All lines, in file order."""
+        return tuple(line for _, line in self.stream())
 
 
 def load_dataset(name: str, search: Sequence[Path], near: Path | None = None) -> LoadedDataset:
@@ -59,8 +73,12 @@ def load_dataset(name: str, search: Sequence[Path], near: Path | None = None) ->
     """
     path = _find(name, _folders(search, near))
     file, pinned = _pin(path, read_toml(path, DatasetError))
-    data = _read(path, file)
-    digest = sha256(data)
+    _require_pinned(path, file, pinned, _sha256(path, file))
+    ids = tuple(str(record["id"]) for record, _ in _stream(path, file, pinned))
+    return LoadedDataset(name, path, pinned, ids, file)
+
+
+def _require_pinned(path: Path, file: Path, pinned: bytes, digest: bytes) -> None:
     if digest != pinned:
         raise DatasetError(
             str(path),
@@ -70,8 +88,20 @@ def load_dataset(name: str, search: Sequence[Path], near: Path | None = None) ->
             f'review the change, then put sha256 = "{to_text(digest)}" into {path.name}; '
             "this makes another execution id",
         )
-    records, raw = parse_records(data, str(file))
-    return LoadedDataset(name, path, digest, records, raw, file)
+
+
+def _stream(path: Path, file: Path, pinned: bytes) -> Iterator[tuple[Mapping[str, Any], bytes]]:
+    """Records and lines, held against the pinned digest once all have been read."""
+    hasher = hashlib.sha256()
+
+    def lines() -> Iterator[bytes]:
+        with file.open("rb") as opened:
+            for line in opened:
+                hasher.update(line)
+                yield line.removesuffix(b"\n")
+
+    yield from stream_records(lines(), str(file))
+    _require_pinned(path, file, pinned, hasher.digest())
 
 
 def list_datasets(search: Sequence[Path]) -> list[str]:
@@ -137,9 +167,10 @@ def _digest(path: Path, text: str) -> bytes:
         ) from None
 
 
-def _read(path: Path, file: Path) -> bytes:
+def _sha256(path: Path, file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").digest()
     except OSError as error:
         raise DatasetError(
             str(path),

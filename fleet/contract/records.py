@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from fleet.contract.wording import shown
@@ -41,19 +41,22 @@ def parse_records(
     Raises:
         DatasetError: the first line that is wrong, with its number.
     """
-    records: list[Mapping[str, Any]] = []
+    pairs = list(stream_records(split_lines(data), where))
+    return tuple(record for record, _ in pairs), tuple(line for _, line in pairs)
+
+
+def stream_records(lines: Iterable[bytes], where: str) -> Iterator[tuple[Mapping[str, Any], bytes]]:
+    """Each line's record and the line, one at a time, checked like :func:`parse_records`."""
     first_seen: dict[str, int] = {}
-    lines = split_lines(data)
     for number, line in enumerate(lines, 1):
         record = _line(line, number, where)
         earlier = first_seen.setdefault(record["id"], number)
         if earlier != number:
             got = f"{record['id']!r} again, first on line {earlier}"
             raise _wrong(where, number, "an id of its own", got, "rename or remove one of the two")
-        records.append(record)
-    if not records:
+        yield record, line
+    if not first_seen:
         raise DatasetError(where, "", "at least one record", "an empty file", "add records")
-    return tuple(records), lines
 
 
 def _line(line: bytes, number: int, where: str) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from fleet.errors import EvidenceError
 from fleet.evidence.records import RECORD_FORMAT, SCHEMA
 
-BATCH_ROWS = 4096
+BATCH_ROWS = 1024
 
 Identity = tuple[str, str, int, str, bool]
 """attempt, arm, position in the dataset, sample id, is correct."""

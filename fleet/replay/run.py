@@ -103,9 +103,11 @@ def _replay(
     pinned.execution(task, contract)
     samples, parsers = pinned.samples(task), pinned.parsers(task, contract)
     checkpoint = pinned.tokenizer(task)
+    importing = time.monotonic()
     if contract.model.engine != "synthetic":
         determinism.apply(contract)
     engine = make_engine(contract, checkpoint)
+    seen.volatile["import_s"] = time.monotonic() - importing
     inputs = observe.prepare(task, contract, engine, samples)
     seen.envelope = observe.envelope(contract, inputs)
     seen.warnings.extend(observe.input_warnings(inputs))

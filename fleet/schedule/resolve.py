@@ -7,7 +7,8 @@ nothing can be half written. Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -70,13 +71,21 @@ def resolve_contract(
     contract, where = loaded.contract, str(loaded.path)
     dataset = load_dataset(contract.dataset.name, search, loaded.path)
     parsers = {arm: load_parser(a.parser, loaded.path.parent) for arm, a in contract.arms.items()}
-    for arm in contract.arms:
-        render_arm(contract, where, arm, dataset.records)
+    for records in _by_thousands(dataset):
+        for arm in contract.arms:
+            render_arm(contract, where, arm, records)
     folder = resolve(contract.model, loaded.path.parent, cache, say)
     digests = _digests(folder, dataset, {arm: p.digest for arm, p in parsers.items()}, loaded)
     return Resolved(
         loaded, dataset, folder, to_text(execution_id(contract, digests)), as_text(digests)
     )
+
+
+def _by_thousands(dataset: LoadedDataset) -> Iterator[list[Mapping[str, Any]]]:
+    """All records, never all at once."""
+    records = (record for record, _ in dataset.stream())
+    while some := list(itertools.islice(records, 1000)):
+        yield some
 
 
 def as_text(digests: Digests) -> dict[str, str]:

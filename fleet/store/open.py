@@ -32,6 +32,12 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "preserve_insertion_order": "false",
 }
 
+WRITER = CONFIG | {
+    # DuckDB would fill most of the machine before it writes anything out; a write needs little,
+    # and what it needs follows the number of threads
+    "memory_limit": "96MB",
+    "threads": min(2, os.cpu_count() or 1),
+}
 
 SNAPSHOT = ".snapshot"
 
@@ -200,7 +206,9 @@ def _make_folder(path: Path) -> None:
 
 def _connect(path: Path, read_only: bool) -> Connection:
     try:
-        return duckdb.connect(str(path), read_only=read_only, config=CONFIG)
+        return duckdb.connect(
+            str(path), read_only=read_only, config=CONFIG if read_only else WRITER
+        )
     except duckdb.Error as error:
         raise _explain(path, str(error)) from error
 

@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from fleet.store.hashes import classify_parts, load_hashes
 from fleet.store.ingest import ingest
 from fleet.store.open import open_writer, transaction
+from tests.bench.result import Result
 from tests.bench.synthetic_parts import write_parts
 from tests.landing_builder import AttemptSpec, build_landing
 
 TARGET_PER_S = 400_000
 
 
-def bench_hashes(folder: Path, rows: int, rows_per_part: int, runs: int) -> dict[str, object]:
+def bench_hashes(folder: Path, rows: int, rows_per_part: int, runs: int) -> Result:
     """Records/s into the narrow table; one fresh store per run."""
     attempt = "a" * 16
     paths = write_parts(folder / "parts", attempt, rows, rows_per_part)
@@ -38,13 +39,20 @@ def bench_hashes(folder: Path, rows: int, rows_per_part: int, runs: int) -> dict
                 loaded = load_hashes(store.con, 1, attempt, parts)
             rates.append(loaded / (time.perf_counter() - started))
             assert loaded == rows
-    return _result("hashes", rates, rows, rows_per_part=rows_per_part, target_per_s=TARGET_PER_S)
+    return Result(
+        f"ingest of the narrow hash table, {rows:,} rows",
+        TARGET_PER_S,
+        tuple(rates),
+        "records/s",
+        "higher",
+        {"rows": rows, "rows_per_part": rows_per_part},
+    )
 
 
-def bench_whole_ingest(folder: Path, samples: int, runs: int) -> dict[str, object]:
+def bench_whole_ingest(folder: Path, samples: int, runs: int) -> Result:
     """Records/s of ``ingest`` over two attempts, everything checked."""
     specs = [
-        AttemptSpec(name * 16, slot=i, num_samples=samples, rows_per_part=256)
+        AttemptSpec(name * 16, slot=i, num_samples=samples, rows_per_part=4096)
         for i, name in enumerate("ab")
     ]
     landing = build_landing(folder / "landing", specs)
@@ -54,19 +62,22 @@ def bench_whole_ingest(folder: Path, samples: int, runs: int) -> dict[str, objec
             started = time.perf_counter()
             report = ingest(store, landing)
             rates.append(report.rows / (time.perf_counter() - started))
-    return _result("ingest", rates, report.rows)
+    return Result(
+        "ingest of two attempts, every row checked",
+        None,
+        tuple(rates),
+        "records/s",
+        "higher",
+        {"rows": report.rows},
+    )
 
 
-def _result(name: str, rates: list[float], rows: int, **more: object) -> dict[str, object]:
-    return {
-        "bench": name,
-        "rows": rows,
-        "median_per_s": round(statistics.median(rates)),
-        "least_per_s": round(min(rates)),
-        "most_per_s": round(max(rates)),
-        "runs": len(rates),
-        **more,
-    }
+def run(quick: bool = False) -> Iterator[Result]:
+    """One result each; ``quick`` for a smoke test."""
+    with tempfile.TemporaryDirectory() as name:
+        rows, samples, runs = (2000, 50, 1) if quick else (1_000_000, 5000, 5)
+        yield bench_hashes(Path(name), rows, min(rows, 50_000), runs)
+        yield bench_whole_ingest(Path(name), samples, runs)
 
 
 def main() -> None:
@@ -79,8 +90,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         hashes = bench_hashes(folder, given.rows, given.rows_per_part, given.runs)
-        print(json.dumps(hashes), flush=True)
-        print(json.dumps(bench_whole_ingest(folder, 5000, given.runs)), flush=True)
+        print(json.dumps(hashes.to_json()), flush=True)
+        whole = bench_whole_ingest(folder, 5000, given.runs)
+        print(json.dumps(whole.to_json()), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -35,14 +34,13 @@ from fleet.evidence.summary import STAGE_COLUMNS, ArmSummary, AttemptSummary, Po
 from fleet.store import queries, write
 from fleet.store.first_difference import first_difference
 from fleet.store.open import Store, open_writer, transaction
+from tests.bench.result import Result
 from tests.bench.synthetic_parts import ARMS, Change, copy_parts, write_parts
 
 RECORDS = 100_000_000
 
 
-def bench_first_difference(
-    folder: Path, rows: int, size: int, runs: int
-) -> list[dict[str, object]]:
+def bench_first_difference(folder: Path, rows: int, size: int, runs: int) -> list[Result]:
     """Seconds for each kind of pair."""
     base = write_parts(folder / "a", "a" * 16, rows, size)
     late = rows // len(ARMS) - 1
@@ -82,7 +80,7 @@ def _in_one_part(paths: list[Path], folder: Path) -> list[Path]:
     return [folder / "part-00000.parquet"]
 
 
-def bench_status(folder: Path, per_arm: int, runs: int) -> list[dict[str, object]]:
+def bench_status(folder: Path, per_arm: int, runs: int) -> list[Result]:
     """Seconds for the ``status`` view, and for the summaries of one contract and of all."""
     with open_writer(folder / f"status-{per_arm}.duckdb") as store:
         attempts = _fill(store, per_arm)
@@ -95,7 +93,7 @@ def bench_status(folder: Path, per_arm: int, runs: int) -> list[dict[str, object
             asked["summaries of all"] = lambda: queries.summaries(con)
         more = {"attempts": attempts, "records": attempts * per_arm * len(ARMS)}
         return [
-            _result(f"status, {name}", _times(ask, runs), 0.3, **more)
+            _result(f"status, {name}, {attempts:,} attempts", _times(ask, runs), 0.3, **more)
             for name, ask in asked.items()
         ]
 
@@ -171,15 +169,18 @@ def _times(ask: Callable[[], object], runs: int) -> list[float]:
     return seconds
 
 
-def _result(name: str, seconds: list[float], target_s: float, **more: object) -> dict[str, object]:
-    return {
-        "bench": name,
-        "median_s": round(statistics.median(seconds), 4),
-        "least_s": round(min(seconds), 4),
-        "most_s": round(max(seconds), 4),
-        "target_s": target_s,
-        **more,
-    }
+def _result(name: str, seconds: list[float], target_s: float, **more: object) -> Result:
+    return Result(name, target_s, tuple(seconds), "s", more=more)
+
+
+def run(quick: bool = False) -> Iterator[Result]:
+    """One result per measurement; ``quick`` for a smoke test."""
+    with tempfile.TemporaryDirectory() as name:
+        per_arms = (500_000,) if quick else (500_000, 5_000, 191)
+        rows, runs = (2000, 1) if quick else (1_000_000, 5)
+        for per_arm in per_arms:
+            yield from bench_status(Path(name), per_arm, runs)
+        yield from bench_first_difference(Path(name), rows, min(rows, 50_000), runs)
 
 
 def main() -> None:
@@ -193,9 +194,9 @@ def main() -> None:
         folder = Path(name)
         for per_arm in (500_000, 5_000, 191):
             for line in bench_status(folder, per_arm, given.runs):
-                print(json.dumps(line), flush=True)
+                print(json.dumps(line.to_json()), flush=True)
         for line in bench_first_difference(folder, given.rows, given.rows_per_part, given.runs):
-            print(json.dumps(line), flush=True)
+            print(json.dumps(line.to_json()), flush=True)
 
 
 if __name__ == "__main__":

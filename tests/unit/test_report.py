@@ -21,6 +21,7 @@ from fleet.report.contract_view import contract_rows
 from fleet.report.diff import Diff, PairDiff, changes, compare, print_diff
 from fleet.report.document import campaign_document, status_document
 from fleet.report.logs import read_logs
+from fleet.report.screen import progress
 from fleet.report.status import StatusRow
 from fleet.report.terminal import print_campaign, print_status
 from fleet.store.ingest import ingest
@@ -297,6 +298,23 @@ def test_a_control_that_does_not_behave_is_loud() -> None:
 def test_ages_are_said_in_one_unit(age_s: float | None, words: str) -> None:
     row = StatusRow("toy", "", "", "cpu", "PASS", VERDICT, age_s)
     assert f" {words} " in printed(print_status, [row])
+
+
+def test_progress_is_silent_off_a_terminal_and_never_trips_over_what_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with progress("begin") as say:
+        say(ODD)
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setenv("FLEET_PROGRESS", "plain")
+    with progress("begin") as say:
+        say(ODD)
+    assert capfd.readouterr() == ("", f"fleet: {ODD}\n")
+    monkeypatch.delenv("FLEET_PROGRESS")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes this for a terminal
+    with progress(ODD) as say:
+        say(ODD)
+    assert ODD in capfd.readouterr().err
 
 
 # a contract's keys
