@@ -155,7 +155,7 @@ def status(
     where = places(store, landing, configs)
     with open_reader(store) as opened:
         answers = Answers(opened, Landing.open(landing))
-        rows = status_rows(answers, contracts or [], where.search, time.time())
+        rows = status_rows(answers, contracts or [], where.search, where.cache, time.time())
     if as_json:
         emit(status_document(rows), output)
     else:
@@ -412,7 +412,8 @@ def root(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point: every way to end has its own exit code."""
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminated)
     sys.exit(run(argv))
 
 
@@ -436,7 +437,10 @@ def run(argv: Sequence[str] | None = None) -> int:
         errors.print(f"error: {error}")
         return 2
     except typer.exceptions.TyperException as error:
-        errors.print(_usage(error))
+        if not error.format_message():
+            app(args=["--help"], standalone_mode=False)
+        else:
+            errors.print(_usage(error))
         return 2
     except (KeyboardInterrupt, typer.Abort):
         errors.print("interrupted: the ledger says how far it came")
@@ -444,14 +448,23 @@ def run(argv: Sequence[str] | None = None) -> int:
     except FleetError as error:
         errors.print(f"error: {error}")
         return 3
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        errors.print(f"error (no verdict): {error.strerror or error}{where}")
+        errors.print("  next: free space or repair that path, then run again; what landed stays")
+        return 3
+    except SystemExit as error:  # foreign code asked to leave: that is no verdict
+        errors.print(f"error (no verdict): something called exit({error.code!r})")
+        return 3
     except Exception as error:
         return _internal(errors, error)
 
 
 def _usage(error: typer.exceptions.TyperException) -> str:
     """A wrong command line, in the form of every other error."""
-    said = error.format_message() or "a verb is missing"
-    return f"error: command line: {said}\n  next: fleet --help, or fleet VERB --help"
+    return (
+        f"error: command line: {error.format_message()}\n  next: fleet --help, or fleet VERB --help"
+    )
 
 
 def _internal(errors: Console, error: Exception) -> int:

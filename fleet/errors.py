@@ -7,6 +7,9 @@
     |  |- CheckpointError    a checkpoint that is missing, incomplete or of a refused kind
     |  |- CannotRunError     a contract that this machine cannot run, with the reason
     |  `- StoreError         a store or a landing that cannot be opened, written or understood
+    |     `- StoreBusy       another process has the store open
+    |- NotIngested           replays ran and landed, and the store could not take them in: exit 3
+    |- ParserFault          a parser raised, or returned what no parser may
     |- EvidenceError         landed evidence contradicts itself (becomes VOID, never an exit code)
     `- AttemptEnded          a replay that ended before COMPLETE; carries its cause
        |- AttemptVoid        it contradicts its own contract or the protocol
@@ -62,6 +65,18 @@ class CannotRunError(UsageError):
 
 class StoreError(UsageError):
     """A store or landing cannot be opened, written, or was written by newer code."""
+
+
+class StoreBusy(StoreError):
+    """Another process has the store open; it may help to wait."""
+
+
+class NotIngested(FleetError):
+    """Replays ran and landed, and the store could not take them in. ``args`` = (text,)."""
+
+
+class ParserFault(FleetError):
+    """A parser raised, or returned what no parser may. ``args`` = (text,)."""
 
 
 class EvidenceError(FleetError):

@@ -32,12 +32,14 @@ _OUTSIDE_ARM = frozenset({"parser"})
 class Digests:
     """Content digests, 32 bytes each.
 
-    ``checkpoint``: of canonical JSON {tensor name: tensor digest}. ``dataset``: of the JSONL's
-    bytes. ``chat_template``: SHA-256 of nothing when there is none. ``parsers``: arm -> digest of
-    the parser's one file.
+    ``checkpoint``: of canonical JSON {tensor name: tensor digest}. ``config``: of the model's
+    configuration, where a rotary base or a norm's epsilon lives and in no tensor. ``dataset``: of
+    the JSONL's bytes. ``chat_template``: SHA-256 of nothing when there is none. ``parsers``: arm ->
+    digest of the parser's one file.
     """
 
     checkpoint: bytes
+    config: bytes
     dataset: bytes
     tokenizer: bytes
     chat_template: bytes
@@ -47,6 +49,7 @@ class Digests:
         """JSON form, digests as ``sha256:`` text."""
         return {
             "checkpoint": to_text(self.checkpoint),
+            "config": to_text(self.config),
             "dataset": to_text(self.dataset),
             "tokenizer": to_text(self.tokenizer),
             "chat_template": to_text(self.chat_template),

@@ -35,6 +35,7 @@ CAUSES: dict[str, str] = {
     "disk-full": "the landing or a cache could not be written",
     "killed": "the process was killed by a signal",
     "engine-error": "the engine raised",
+    "parser-error": "the arm's parser raised, or returned what no parser may",
     "load-error": "the model could not be loaded",
     "hang": "no end within the deadline; the process was killed and its death observed",
     "start": "the process did not start in time",

@@ -44,7 +44,10 @@ class ArmSummary:
 
 @dataclass(frozen=True)
 class Power:
-    """How much a set of equal records can prove (law 8). Counts are records unless named."""
+    """How much a set of equal records can prove (law 8). Counts are records unless named.
+
+    Inputs are distinct by their ids: what the model saw, whatever the record was called.
+    """
 
     records: int
     distinct_inputs: int

@@ -88,7 +88,7 @@ class _PowerTally:
     smallest_margin: float = math.inf
 
     def add(self, row: Row) -> None:
-        self.inputs.add(row["input_sha256"])
+        self.inputs.add(row["prompt_ids_sha256"])
         self.outputs.add(ids_bytes(row["generated_token_ids"]))
         self.decode_steps += row["generated_token_count"]
         self.ended_at_step_1 += row["generated_token_count"] == 1 and row["stop"] == "eos"

@@ -26,7 +26,8 @@ TOKENS_OWN = (
     "raw_answer",
 )
 OUTPUT_OWN = ("raw_answer", "generated_token_count", "full_sequence_sha256")
-SETTINGS = ("settings_sha256", "batch_ordinal")
+SETTINGS = ("settings_sha256",)
+"""It covers the batch that the row ran in; the batch's number is no setting."""
 
 
 @dataclass(frozen=True)

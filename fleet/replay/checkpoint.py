@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fleet.contract.canonical import to_text
+from fleet.contract.canonical import digest_json, to_text
 from fleet.contract.model import Model
 from fleet.errors import CheckpointError
 from fleet.replay.checkpoint_tensors import checkpoint_digest, tensor_digests, weight_files
@@ -21,6 +21,7 @@ from fleet.replay.checkpoint_text import (
     chat_template,
     chat_template_digest,
     code_digest,
+    config_digest,
     require_usable,
     tokenizer_digest,
 )
@@ -31,8 +32,11 @@ __all__ = [
     "chat_template_digest",
     "checkpoint_digest",
     "code_digest",
+    "config_digest",
     "content",
     "default_cache",
+    "existing",
+    "files_stat",
     "resolve",
     "tensor_digests",
     "tokenizer_digest",
@@ -84,6 +88,30 @@ def resolve(model: Model, near: Path, cache: Path, report: Report = silent) -> P
     require_usable(model, folder)
     weight_files(folder)
     return folder
+
+
+def existing(model: Model, near: Path, cache: Path) -> Path | None:
+    """The folder of a ``path:`` or ``demo:`` checkpoint if it is there; makes nothing."""
+    kind, _, name = model.checkpoint.partition(":")
+    if kind == "hf" or model.checkpoint == f"demo:{SYNTHETIC}":
+        return None
+    folder = (
+        cache / "demo" / f"{name}-{FORMAT}" if kind == "demo" else near / Path(name).expanduser()
+    )
+    return folder.resolve() if folder.is_dir() else None
+
+
+def files_stat(folder: Path | None) -> str:
+    """A digest of names, sizes and times of a folder's files: equal means untouched on this
+    machine, unequal means nothing (a copy has other times)."""
+    if folder is None:
+        return ""
+    stats = [
+        (str(path.relative_to(folder)), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and (s := path.stat())
+    ]
+    return to_text(digest_json([list(stat) for stat in stats]))
 
 
 def _demo(name: str, cache: Path, report: Report) -> Path:

@@ -89,6 +89,23 @@ def chat_template_digest(folder: Path) -> bytes:
     return sha256((chat_template(folder) or "").encode("utf-8"))
 
 
+CONFIG_FILES = ("config.json", "quantize_config.json", "quant_config.json")
+"""What decides how the tensors are used. ``generation_config.json`` is never applied."""
+
+_WHERE_FROM = ("_name_or_path", "_commit_hash", "transformers_version")
+
+
+def config_digest(folder: Path) -> bytes:
+    """SHA-256 of canonical JSON {file: its content}, without where it came from; 32 bytes."""
+    found: dict[str, Any] = {}
+    for path in (folder / name for name in CONFIG_FILES):
+        if path.is_file():
+            read_json(path)  # refuses what is no table
+            body = json.loads(path.read_bytes(), parse_constant=str)  # Infinity becomes a word
+            found[path.name] = {k: v for k, v in body.items() if k not in _WHERE_FROM}
+    return digest_json(found)
+
+
 def code_digest(folder: Path) -> bytes:
     """SHA-256 of canonical JSON {path in the folder: digest} over its .py files; 32 bytes."""
     files = sorted(folder.rglob("*.py"))

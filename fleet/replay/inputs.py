@@ -9,6 +9,7 @@ zones, and a difference is an error unless the contract pins ``dataset.clock``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -29,6 +30,7 @@ TEMPLATE_FAULTS = (
     ArithmeticError,
     AttributeError,
     LookupError,
+    MemoryError,
     RecursionError,
     TypeError,
     ValueError,
@@ -63,7 +65,9 @@ def render(
         prompts = []
         for record in records:
             current = str(record["id"])
-            prompts.append(compiled.render(dict(record)))
+            prompt = compiled.render(dict(record))
+            prompt.encode("utf-8")  # a lone surrogate is no text
+            prompts.append(prompt)
         return prompts
     except TEMPLATE_FAULTS as error:
         raise ContractError(
@@ -84,15 +88,34 @@ def render_arm(
         ContractError: the template is wrong, or reads the clock and the contract pins none.
     """
     template = contract.arms[arm].template
-    first, *others = (render(where, arm, template, records, now) for now in clocks(contract))
+    now, *others = clocks(contract)
+    first = render(where, arm, template, records, now)
+    # Copies lie elsewhere in memory: a prompt that shows an address differs already here.
+    again = render(where, arm, template, [deepcopy(dict(record)) for record in records], now)
+    _require_equal(
+        (where, arm), records, first, again, "that is the same at every rendering", _NO_RANDOM
+    )
     for other in others:
-        for record, a, b in zip(records, first, other, strict=True):
-            if a != b:
-                raise ContractError(
-                    where,
-                    f"arms.{arm}.template",
-                    "a prompt that does not depend on the time of day",
-                    f"record {record['id']} rendered differently under two clocks",
-                    'pin it: [dataset] clock = "2026-01-01T00:00:00Z"',
-                )
+        moved = render(where, arm, template, records, other)
+        words = "that does not depend on the time of day"
+        _require_equal((where, arm), records, first, moved, words, _PIN_CLOCK)
     return first
+
+
+_NO_RANDOM = "use no random value and no object's address in a template"
+_PIN_CLOCK = 'pin it: [dataset] clock = "2026-01-01T00:00:00Z"'
+
+
+def _require_equal(
+    place: tuple[str, str],
+    records: Sequence[Mapping[str, Any]],
+    first: Sequence[str],
+    other: Sequence[str],
+    words: str,
+    fix: str,
+) -> None:
+    where, arm = place
+    for record, a, b in zip(records, first, other, strict=True):
+        if a != b:
+            got = f"two renderings of record {record['id']} that differ"
+            raise ContractError(where, f"arms.{arm}.template", f"a prompt {words}", got, fix)

@@ -14,7 +14,7 @@ from typing import Any
 from fleet.contract.canonical import digest_json, sha256, to_text
 from fleet.contract.model import Contract
 from fleet.contract.parsers import Parser
-from fleet.errors import AttemptVoid
+from fleet.errors import AttemptFailed, AttemptVoid, ParserFault
 from fleet.evidence.digests import ids_bytes, token_sequence_digest
 from fleet.evidence.records import Record
 from fleet.replay.engines.protocol import Engine, Generation, Prepared, Settings
@@ -91,7 +91,7 @@ def generate(
                     p,
                     g,
                     samples.raw[p.sample_id],
-                    *_answer(parsers[arm], g.text, by_id[p.sample_id]),
+                    *_answer(parsers[arm], batch.arm, g.text, by_id[p.sample_id]),
                 )
                 for p, g in zip(rows, made, strict=True)
             ]
@@ -126,9 +126,13 @@ def require_in_force(settings: Settings, when: str) -> None:
             raise AttemptVoid(code, f"{key} {when}: contract {wanted!r}, in force {got!r}")
 
 
-def _answer(parser: Parser, text: str, record: Mapping[str, Any]) -> tuple[str | None, bool]:
-    parsed = parser.parse(text, record)
-    return parsed, parsed is not None and parser.is_correct(parsed, record)
+def _answer(
+    parser: Parser, arm: str, text: str, record: Mapping[str, Any]
+) -> tuple[str | None, bool]:
+    try:
+        return parser.answer(text, record)
+    except ParserFault as fault:
+        raise AttemptFailed("parser-error", f"{arm}/{record['id']}: {fault}") from fault
 
 
 def _record(

@@ -19,6 +19,7 @@ from fleet.errors import AttemptVoid
 from fleet.replay.checkpoint import (
     chat_template_digest,
     checkpoint_digest,
+    config_digest,
     tensor_digests,
     tokenizer_digest,
 )
@@ -44,7 +45,7 @@ def execution(task: ReplayTask, contract: Contract) -> None:
         AttemptVoid: they are not.
     """
     parsers = {arm: from_text(task.digests[f"parser.{arm}"]) for arm in contract.arms}
-    names = ("checkpoint", "dataset", "tokenizer", "chat_template")
+    names = ("checkpoint", "config", "dataset", "tokenizer", "chat_template")
     digests = Digests(**{name: from_text(task.digests[name]) for name in names}, parsers=parsers)
     got = to_text(execution_id(contract, digests))
     if got != task.execution_id:
@@ -77,12 +78,13 @@ def parsers(task: ReplayTask, contract: Contract) -> dict[str, Parser]:
     return found
 
 
-def tokenizer(task: ReplayTask) -> Path | None:
-    """The checkpoint folder, once its tokenizer and chat template are the pinned ones."""
+def folder_of(task: ReplayTask) -> Path | None:
+    """The checkpoint folder, once its configuration, tokenizer and template are the pinned ones."""
     if task.checkpoint is None:
         return None
     folder = Path(task.checkpoint)
     for what, digest in (
+        ("config", config_digest(folder)),
         ("tokenizer", tokenizer_digest(folder)),
         ("chat_template", chat_template_digest(folder)),
     ):

@@ -85,6 +85,6 @@ def _cannot_run(task: ReplayTask) -> list[dict[str, str]]:
 
 def _cannot_prepare(task: ReplayTask) -> list[dict[str, str]]:
     contract = task.typed_contract()
-    folder = pinned.tokenizer(task)
+    folder = pinned.folder_of(task)
     observe.prepare(task, contract, make_engine(contract, folder), pinned.samples(task))
     return []

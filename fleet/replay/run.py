@@ -102,7 +102,7 @@ def _replay(
     freshness.require_given(entry, set_by_us)
     pinned.execution(task, contract)
     samples, parsers = pinned.samples(task), pinned.parsers(task, contract)
-    checkpoint = pinned.tokenizer(task)
+    checkpoint = pinned.folder_of(task)
     importing = time.monotonic()
     if contract.model.engine != "synthetic":
         determinism.apply(contract)

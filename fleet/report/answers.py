@@ -125,7 +125,7 @@ class Answers:
 
 
 def known_contracts(store: Store) -> list[Asked]:
-    """Every contract the store has evidence of, from what the landing keeps of it.
+    """Every contract the store has evidence of, as the newest campaign asked for it.
 
     Where that is missing or unreadable, what is required is the default, which is the most that can
     be asked; nothing is expected of it, so that it can be no control that behaves.
@@ -135,10 +135,13 @@ def known_contracts(store: Store) -> list[Asked]:
 
 def _known(row: queries.ContractRow) -> Asked:
     try:
-        contract = Contract.model_validate_json(json.dumps((row.body or {})["contract"]))
+        body = row.body or {}
+        asked, dtype = body["asked"], str(body["execution_part"]["model"]["dtype"])
+        require = Require.model_validate_json(json.dumps(asked["require"]))
+        expect = asked["expect"] and Expect.model_validate_json(json.dumps(asked["expect"]))
     except (KeyError, TypeError, ValueError):
         return Asked(row.name, row.execution_id, Require(), None, "")
-    return asked_of(row.name, row.execution_id, contract)
+    return Asked(row.name, row.execution_id, require, expect or None, dtype)
 
 
 def asked_of(name: str, execution_id: str, contract: Contract) -> Asked:

@@ -12,17 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.contract.canonical import canonical_json, to_text
-from fleet.contract.dataset import load_dataset
-from fleet.contract.execution_id import execution_part
-from fleet.contract.load import LoadedContract, list_contracts, load_contract
-from fleet.contract.parsers import load_parser
-from fleet.errors import ContractError, UsageError
+from fleet.contract.load import list_contracts
+from fleet.errors import ContractError
 from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
 from fleet.judge.verdict import Verdict
-from fleet.report.answers import Answers, Asked, ControlsByCampaign, asked_of, known_contracts
+from fleet.report.answers import Answers, Asked, ControlsByCampaign, known_contracts
+from fleet.report.today import about_today
 from fleet.store import queries
 
 
@@ -58,7 +55,7 @@ class StatusRow:
 
 
 def status_rows(
-    answers: Answers, names: Sequence[str], search: Sequence[Path], now_s: float
+    answers: Answers, names: Sequence[str], search: Sequence[Path], cache: Path, now_s: float
 ) -> list[StatusRow]:
     """One row per contract and platform.
 
@@ -66,6 +63,7 @@ def status_rows(
         answers: the open store.
         names: contracts to show; empty for all that the store or the config path knows.
         search: the config path, to see what changed and what was never tested.
+        cache: where demo checkpoints are kept.
         now_s: the time that ages are counted to.
 
     Raises:
@@ -73,13 +71,15 @@ def status_rows(
     """
     known = known_contracts(answers.store)
     controls = ControlsByCampaign(answers, known)
-    bodies = {row.execution_id: row.body for row in queries.contracts(answers.store.con)}
+    bodies = {
+        (row.name, row.execution_id): row.body for row in queries.contracts(answers.store.con)
+    }
     facts = queries.platforms(answers.store.con)
     rows: list[StatusRow] = []
     everything = sorted({a.name for a in known} | set(list_contracts(search)))
     for name in dict.fromkeys(names or everything):
         ours = [a for a in known if a.name == name]
-        current, note = _current(ours, bodies, name, search)
+        current, note = about_today(ours, bodies, name, search, cache)
         if not current:
             rows.append(_untested(name, note, bool(ours), search))
         for asked in current:
@@ -97,66 +97,6 @@ def _code(row: StatusRow) -> int:
     if row.verdict is None:
         return 3
     return rules.exit_code([row.verdict], {row.contract} if row.behaves else ())
-
-
-def _current(
-    ours: Sequence[Asked],
-    bodies: Mapping[str, Mapping[str, Any] | None],
-    name: str,
-    search: Sequence[Path],
-) -> tuple[list[Asked], str]:
-    """The evidence that is about what the config path says today, and why there is none.
-
-    A contract that the config path does not have is asked about as it was when it was certified.
-    """
-    if name not in list_contracts(search):
-        return list(ours), ""
-    try:
-        loaded = load_contract(name, search)
-        now = _content(loaded, search)
-    except UsageError as error:
-        return [], f"cannot be certified as it is: {error}"
-    same = [a for a in ours if _content_of(bodies[a.execution_id]) == now]
-    again = [asked_of(name, a.execution_id, loaded.contract) for a in same]
-    return again, _CHANGED if ours else "never tested"
-
-
-_CHANGED = "changed since it was last certified; the evidence is of another execution id"
-
-
-def _content(loaded: LoadedContract, search: Sequence[Path]) -> bytes:
-    """What a contract is, as far as it can be told without reading every weight: the checkpoint
-    is told by its name."""
-    contract, near = loaded.contract, loaded.path.parent
-    dataset = load_dataset(contract.dataset.name, search, loaded.path)
-    parsers = {arm: to_text(load_parser(a.parser, near).digest) for arm, a in contract.arms.items()}
-    return canonical_json(
-        {
-            "part": execution_part(contract),
-            "weights": [contract.model.checkpoint, contract.model.revision],
-            "dataset": to_text(dataset.digest),
-            "parsers": parsers,
-        }
-    )
-
-
-def _content_of(body: Mapping[str, Any] | None) -> bytes | None:
-    """The same of what the landing keeps of an execution id; None when that is not understood."""
-    try:
-        assert body is not None
-        model, digests = body["contract"]["model"], body["digests"]
-        prefix = "parser."
-        parsers = {k.removeprefix(prefix): v for k, v in digests.items() if k.startswith(prefix)}
-        return canonical_json(
-            {
-                "part": body["execution_part"],
-                "weights": [model["checkpoint"], model["revision"]],
-                "dataset": digests["dataset"],
-                "parsers": parsers,
-            }
-        )
-    except (AssertionError, AttributeError, KeyError, TypeError, ValueError):
-        return None
 
 
 def _untested(name: str, note: str, had_evidence: bool, search: Sequence[Path]) -> StatusRow:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet.contract.load import BUILTIN
-from fleet.errors import ContractError, StoreError
+from fleet.errors import ContractError, NotIngested, StoreError
 from fleet.evidence.landing import Landing
 from fleet.evidence.states import Purpose
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
@@ -139,7 +139,7 @@ def require_usable(places: Places) -> None:
     if (places.landing / "FORMAT.json").exists():
         Landing.open(places.landing)
     if places.store.exists():
-        with open_writer(places.store):
+        with open_writer(places.store, wait_s=BUSY_S):
             pass
 
 
@@ -176,20 +176,35 @@ def run_request(
     )
     campaign.preflight()
     landing = Landing.open(places.landing, create=True)
-    with open_writer(places.store):
-        pass  # a store that cannot be written is found before hours of replays, not after
+    # What could stop the ingest at the end is found before hours of replays, not after.
+    ingest_and_publish(places.store, landing)
     try:
         ends = campaign.run(planned.slots, request.argv)
     finally:
-        ingest_and_publish(places.store, landing)
+        _ingest_after(places.store, landing)
     return campaign, ends
+
+
+BUSY_S = 60.0
+"""How long to wait for another process that has the store open."""
 
 
 def ingest_and_publish(store: Path, landing: Landing) -> None:
     """Bring the store up to the landing and let readers see it."""
-    with open_writer(store) as writer:
+    with open_writer(store, wait_s=BUSY_S) as writer:
         ingest(writer, landing)
         publish(writer)
+
+
+def _ingest_after(store: Path, landing: Landing) -> None:
+    """After replays ran nothing is a usage error any more: they landed, and stay landed."""
+    try:
+        ingest_and_publish(store, landing)
+    except StoreError as error:
+        raise NotIngested(
+            f"the replays landed in {landing.root}, but the store could not take them in: {error}\n"
+            f"  then: fleet store ingest --store {store} --landing {landing.root}"
+        ) from error
 
 
 def certify(

@@ -116,9 +116,7 @@ class Campaign:
         ledger = Ledger(self.landing, self.id)
         for resolved in self.contracts.values():
             self.landing.write_contract(from_text(resolved.execution_id), resolved.body())
-        named = [
-            {"name": name, "execution_id": r.execution_id} for name, r in self.contracts.items()
-        ]
+        named = [resolved.asked() for resolved in self.contracts.values()]
         ledger.append("campaign", contracts=named, argv=list(argv))
         # a control that the user named controls this campaign no less than one that was added
         controls = {slot.contract for slot in slots if slot.role == "control"}

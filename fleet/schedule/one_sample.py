@@ -6,10 +6,11 @@ equal inputs and settings stays evidence.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fleet.errors import UsageError
 from fleet.evidence.landing import Landing
+from fleet.evidence.summary import AttemptSummary
 from fleet.report.answers import Answers
 from fleet.report.diff import Diff, PairDiff, attempt_diff
 from fleet.schedule.certify import Places, Planned, Request, run_request
@@ -38,6 +39,21 @@ def check_sample(planned: Planned, sample: str, arm: str) -> None:
         )  # fmt: skip
 
 
+def _certified(
+    known: Sequence[AttemptSummary], replayed: Sequence[AttemptSummary]
+) -> AttemptSummary | None:
+    """The newest certified replay of the same contract on the same platform: the sample is held
+    against it too, because a difference from it is evidence as well."""
+    for summary in replayed[:1]:
+        same = [
+            s for s in known
+            if s.purpose == "certify" and s.state == "COMPLETE"
+            and (s.execution_id, s.platform) == (summary.execution_id, summary.platform)
+        ]  # fmt: skip
+        return max(same, key=lambda s: s.accepted_at_s or 0.0, default=None)
+    return None
+
+
 def replay_one(
     request: Request,
     planned: Planned,
@@ -45,13 +61,16 @@ def replay_one(
     launcher: Launcher,
     say: Callable[[str], None],
 ) -> Diff:
-    """Run it in as many fresh processes as the contract has replays; compare all with the first."""
+    """Run it in as many fresh processes as the contract has replays; compare all with the first,
+    and the first with the newest certified replay."""
     campaign, ends = run_request(request, planned, places, launcher, say)
     with open_reader(places.store) as store:
         answers = Answers(store, Landing.open(places.landing))
         landed = queries.summaries(store.con, campaign=campaign.id)
         complete = [s for s in landed if s.state == "COMPLETE"]
         pairs = [attempt_diff(answers, complete[0], other) for other in complete[1:]]
+        certified = _certified(queries.summaries(store.con), complete)
+        pairs += [attempt_diff(answers, certified, complete[0])] if certified else []
     if len(complete) < 2:
         ended = "; ".join(f"{e.attempt} {e.state} {e.cause}" for e in ends if e.cause)
         pairs = [PairDiff(request.contracts[0], "", "", "NO_EVIDENCE", ended)]

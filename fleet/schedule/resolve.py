@@ -22,6 +22,8 @@ from fleet.errors import CheckpointError, ContractError
 from fleet.replay.checkpoint import (
     chat_template_digest,
     checkpoint_digest,
+    config_digest,
+    files_stat,
     resolve,
     tensor_digests,
     tokenizer_digest,
@@ -32,13 +34,17 @@ from fleet.replay.inputs import render_arm
 
 @dataclass(frozen=True)
 class Resolved:
-    """One contract, ready to be planned. ``digests`` as ``sha256:<hex>`` text."""
+    """One contract, ready to be planned. ``digests`` as ``sha256:<hex>`` text.
+
+    ``files``: what the checkpoint's files looked like just before they were digested.
+    """
 
     loaded: LoadedContract
     dataset: LoadedDataset
     checkpoint: Path | None
     execution_id: str
     digests: dict[str, str]
+    files: str
 
     @property
     def name(self) -> str:
@@ -46,13 +52,23 @@ class Resolved:
         return self.loaded.name
 
     def body(self) -> dict[str, Any]:
-        """What the execution id stands for, kept in the landing."""
+        """What the execution id stands for, kept in the landing: the same for every name."""
+        return {
+            "execution_part": execution_part(self.loaded.contract),
+            "digests": self.digests,
+        }
+
+    def asked(self) -> dict[str, Any]:
+        """What this campaign asks of it: outside the id, so it is in the campaign's own entry."""
         contract = self.loaded.contract
         return {
             "name": self.name,
-            "execution_part": execution_part(contract),
-            "contract": contract.model_dump(mode="json"),
-            "digests": self.digests,
+            "execution_id": self.execution_id,
+            "require": contract.require.model_dump(mode="json"),
+            "expect": contract.expect.model_dump(mode="json") if contract.expect else None,
+            "checkpoint": contract.model.checkpoint,
+            "revision": contract.model.revision,
+            "files": self.files,
         }
 
 
@@ -75,9 +91,10 @@ def resolve_contract(
         for arm in contract.arms:
             render_arm(contract, where, arm, records)
     folder = resolve(contract.model, loaded.path.parent, cache, say)
+    files = files_stat(folder)
     digests = _digests(folder, dataset, {arm: p.digest for arm, p in parsers.items()}, loaded)
     return Resolved(
-        loaded, dataset, folder, to_text(execution_id(contract, digests)), as_text(digests)
+        loaded, dataset, folder, to_text(execution_id(contract, digests)), as_text(digests), files
     )
 
 
@@ -92,6 +109,7 @@ def as_text(digests: Digests) -> dict[str, str]:
     """Flat ``{name: sha256:<hex>}``; parsers under ``parser.<arm>``."""
     flat = {
         "checkpoint": digests.checkpoint,
+        "config": digests.config,
         "dataset": digests.dataset,
         "tokenizer": digests.tokenizer,
         "chat_template": digests.chat_template,
@@ -109,11 +127,12 @@ def _digests(
     if folder is None:
         none = sha256(b"")
         checkpoint = sha256(loaded.contract.model.checkpoint.encode())
-        return Digests(checkpoint, dataset.digest, none, none, parsers)
+        return Digests(checkpoint, none, dataset.digest, none, none, parsers)
     tensors = tensor_digests(folder)
     _check_injection(loaded, tensors)
     digests = Digests(
         checkpoint_digest(tensors),
+        config_digest(folder),
         dataset.digest,
         tokenizer_digest(folder),
         chat_template_digest(folder),

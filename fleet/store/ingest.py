@@ -10,13 +10,13 @@ Knows no verdict. Keeps law 2: the store is derived, the landing is the truth.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fleet
 from fleet.contract.canonical import sha256, to_text
-from fleet.errors import EvidenceError
+from fleet.errors import EvidenceError, StoreError
 from fleet.evidence.landing import Landing
 from fleet.evidence.manifest import Manifest
 from fleet.evidence.summarise import summarise
@@ -40,21 +40,21 @@ class IngestReport:
     new: int
     changed: int
     unchanged: int
-    removed: int
     rows: int
     warnings: tuple[str, ...]
 
 
 def ingest(store: Store, landing: Landing, on_attempt: OnAttempt | None = None) -> IngestReport:
-    """Take in what is new or changed, and forget what the landing no longer has.
+    """Take in what is new or changed.
 
     Raises:
-        StoreError: an attempt that this version cannot store, or a store that refuses the write.
+        StoreError: an attempt that this version cannot store, a store that refuses the write, or a
+            landing that lacks attempts the store knows: evidence never disappears in silence.
     """
     chains = read_chains(landing)
     told = stories(landing, chains)
     known = dict(store.con.execute("SELECT attempt, seen FROM attempts").fetchall())
-    gone = known.keys() - {story.attempt for story in told}
+    _require_nothing_gone(store, landing, known.keys() - {story.attempt for story in told})
     count = Counter[str]()
     for done, story in enumerate(told, start=1):
         seen = _seen(landing, story)
@@ -65,17 +65,27 @@ def ingest(store: Store, landing: Landing, on_attempt: OnAttempt | None = None) 
             count["changed" if story.attempt in known else "new"] += 1
         if on_attempt is not None:
             on_attempt(done, len(told))
-    faults = _finish(store, landing, chains, gone)
+    faults = _finish(store, landing, chains)
     return IngestReport(
         campaigns=len(chains),
         attempts=len(told),
         new=count["new"],
         changed=count["changed"],
         unchanged=count["unchanged"],
-        removed=len(gone),
         rows=count["rows"],
         warnings=(*(f"campaign {c.campaign}: {c.fault}" for c in chains if c.fault), *faults),
     )
+
+
+def _require_nothing_gone(store: Store, landing: Landing, gone: Collection[str]) -> None:
+    if gone:
+        raise StoreError(
+            str(store.path),
+            "",
+            f"a landing with all attempts that this store knows ({landing.root})",
+            f"{len(gone)} attempts that are not there, first {min(gone)}",
+            "the right --landing; or fleet store rebuild, which starts from this landing alone",
+        )
 
 
 def _take(store: Store, landing: Landing, story: Story, seen: str) -> int:
@@ -146,14 +156,10 @@ def _stat(path: Path) -> tuple[str, int, int, int] | None:
     return path.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _finish(
-    store: Store, landing: Landing, chains: Sequence[Chain], gone: Iterable[str]
-) -> list[str]:
+def _finish(store: Store, landing: Landing, chains: Sequence[Chain]) -> list[str]:
     """What is small is written anew: campaigns, contracts, views over the landing."""
     bodies, faults = _contracts(landing)
     with transaction(store, "campaigns"):
-        for attempt in gone:
-            write.forget_attempt(store.con, attempt)
         write.replace_campaigns(store.con, chains)
         write.replace_contracts(store.con, chains, bodies)
         write.drop_unused_facts(store.con)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from types import TracebackType
 
 import duckdb
 
-from fleet.errors import StoreError
+from fleet.errors import StoreBusy, StoreError
 from fleet.store.migrations import SCHEMA, migrate, require_known, schema_of
 
 Connection = duckdb.DuckDBPyConnection
@@ -35,7 +36,7 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
 WRITER = CONFIG | {
     # DuckDB would fill most of the machine before it writes anything out; a write needs little,
     # and what it needs follows the number of threads
-    "memory_limit": "96MB",
+    "memory_limit": "64MB",
     "threads": min(2, os.cpu_count() or 1),
 }
 
@@ -73,8 +74,13 @@ def snapshot_path(path: Path) -> Path:
     return path.with_name(path.name + SNAPSHOT)
 
 
-def open_writer(path: Path, create: bool = True) -> Store:
+def open_writer(path: Path, create: bool = True, wait_s: float = 0.0) -> Store:
     """Open for writing, as the only process, and migrate.
+
+    Args:
+        path: the store file.
+        create: make it when there is none.
+        wait_s: how long to wait for another process that has it open.
 
     Raises:
         StoreError: locked, unwritable, no DuckDB file, no store, or written by newer code.
@@ -82,13 +88,24 @@ def open_writer(path: Path, create: bool = True) -> Store:
     if not path.exists() and not create:
         raise _missing(path)
     _make_folder(path)
-    store = Store(path, _connect(path, read_only=False))
+    store = Store(path, _connect_patiently(path, wait_s))
     try:
         migrate(store.con)
     except StoreError:
         store.close()
         raise
     return store
+
+
+def _connect_patiently(path: Path, wait_s: float) -> Connection:
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            return _connect(path, read_only=False)
+        except StoreBusy:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.2)
 
 
 def open_reader(path: Path) -> Store:
@@ -222,7 +239,8 @@ def _explain(path: Path, text: str) -> StoreError:
     if _is_locked(text):
         holder = text[text.rfind("(PID") + 1 :].split(")")[0] if "(PID" in text else "this process"
         fix = "wait for it to end; readers can go on with a snapshot (`fleet store snapshot`)"
-        found = ("a store that no other process has open", f"locked by {holder}", fix)
+        free = "a store that no other process has open"
+        return StoreBusy(str(path), "", free, f"locked by {holder}", fix)
     elif path.is_dir():
         found = ("a store file", "a folder", "pass --store FILE")
     elif _magic(path) != b"DUCK":

@@ -32,9 +32,18 @@ DIFFERS: tuple[str, ...] = (
 
 _FROM = """
 FROM hashes a JOIN hashes b ON a.arm = b.arm AND a.sample_id = b.sample_id
-WHERE a.attempt = (SELECT key FROM attempts WHERE attempt = $a)
-  AND b.attempt = (SELECT key FROM attempts WHERE attempt = $b)
+WHERE a.attempt = $a AND b.attempt = $b
 """
+
+
+def _key(con: Connection, attempt: str) -> int:
+    """The attempt's number in the store, -1 for one that it does not have.
+
+    Asked for first: a comparison with a number skips the rows of all other attempts, a comparison
+    with a subquery reads them.
+    """
+    found = con.execute("SELECT key FROM attempts WHERE attempt = ?", [attempt]).fetchone()
+    return -1 if found is None else int(found[0])
 
 
 def pair_counts(con: Connection, a: str, b: str) -> Counts:
@@ -54,7 +63,7 @@ def pair_counts(con: Connection, a: str, b: str) -> Counts:
     found = con.execute(
         f"SELECT arm, count(*), {counted} FROM (SELECT a.arm, a.sample_id, {equal}, {unparsed} "
         f"AS both_unparsed {_FROM} GROUP BY a.arm, a.sample_id) GROUP BY arm ORDER BY arm",
-        {"a": a, "b": b},
+        {"a": _key(con, a), "b": _key(con, b)},
     ).fetchall()
     return {
         arm: {name: (n, total) for name, n in zip((*GRADES, "both_unparsed"), exact, strict=True)}
@@ -66,11 +75,10 @@ def only_in(con: Connection, a: str, b: str) -> list[tuple[str, str]]:
     """``(arm, sample_id)`` that ``a`` landed and ``b`` did not, in dataset order."""
     found = con.execute(
         "SELECT arm, sample_id, min(position) AS first_place FROM hashes x "
-        "WHERE attempt = (SELECT key FROM attempts WHERE attempt = $a) AND NOT EXISTS "
-        "(SELECT 1 FROM hashes y WHERE y.arm = x.arm AND y.sample_id = x.sample_id "
-        "AND y.attempt = (SELECT key FROM attempts WHERE attempt = $b)) "
+        "WHERE attempt = $a AND NOT EXISTS (SELECT 1 FROM hashes y WHERE y.arm = x.arm "
+        "AND y.sample_id = x.sample_id AND y.attempt = $b) "
         "GROUP BY arm, sample_id ORDER BY first_place, arm, sample_id",
-        {"a": a, "b": b},
+        {"a": _key(con, a), "b": _key(con, b)},
     ).fetchall()
     return [(arm, sample) for arm, sample, _ in found]
 
@@ -91,7 +99,7 @@ def differing_rows(con: Connection, landing: Landing, a: str, b: str) -> Iterato
     cursor.execute(
         f"SELECT a.arm, a.sample_id, a.part, a.row, b.part, b.row {_FROM} AND ({differs}) "
         "ORDER BY least(a.position, b.position), a.arm, a.sample_id, 3, 4, 5, 6",
-        {"a": a, "b": b},
+        {"a": _key(con, a), "b": _key(con, b)},
     )
     ours, theirs = WideRows(con, landing, a), WideRows(con, landing, b)
     while found := cursor.fetchmany(1024):
@@ -112,9 +120,9 @@ def row_pair(
 
 def _row(con: Connection, landing: Landing, attempt: str, arm: str, sample_id: str) -> Row | None:
     found = con.execute(
-        "SELECT part, row FROM hashes WHERE attempt = (SELECT key FROM attempts WHERE attempt = ?) "
-        "AND arm = ? AND sample_id = ? ORDER BY part, row LIMIT 1",
-        [attempt, arm, sample_id],
+        "SELECT part, row FROM hashes WHERE attempt = ? AND arm = ? AND sample_id = ? "
+        "ORDER BY part, row LIMIT 1",
+        [_key(con, attempt), arm, sample_id],
     ).fetchone()
     if found is None:
         return None

@@ -137,11 +137,23 @@ def replace_contracts(
         for e in chain.entries
         if e.kind == "planned"
     }
+    asked = _asked(chains)
     con.execute("DELETE FROM contracts")
     for digest, name in named:
         if digest is not None:
-            body = as_json(bodies[digest]) if digest in bodies else None
-            con.execute("INSERT INTO contracts VALUES (?, ?, ?)", [digest, name, body])
+            body = dict(bodies.get(digest, {})) | {"asked": asked.get((digest, name))}
+            con.execute("INSERT INTO contracts VALUES (?, ?, ?)", [digest, name, as_json(body)])
+
+
+def _asked(chains: Sequence[Chain]) -> dict[tuple[bytes, str], Any]:
+    """What the newest campaign asked of each (execution id, name)."""
+    opened = [e for chain in chains if (e := chain.first("campaign")) is not None]
+    found: dict[tuple[bytes, str], Any] = {}
+    for entry in sorted(opened, key=lambda e: (e.at_s, e.campaign)):
+        for item in entry.body.get("contracts", []):
+            if isinstance(item, dict) and (digest := blob(item.get("execution_id", ""))):
+                found[digest, str(item.get("name", ""))] = item
+    return found
 
 
 def drop_unused_facts(con: Connection) -> None:

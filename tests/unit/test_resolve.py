@@ -49,6 +49,7 @@ def test_a_resolved_contract_has_a_digest_of_everything_it_names(root: Path) -> 
     assert sorted(found.digests) == [
         "chat_template",
         "checkpoint",
+        "config",
         "dataset",
         "parser.controlled",
         "parser.current",
@@ -57,7 +58,8 @@ def test_a_resolved_contract_has_a_digest_of_everything_it_names(root: Path) -> 
     data = (root / "configs" / "datasets" / "five.jsonl").read_bytes()
     assert found.digests["dataset"] == to_text(sha256(data))
     assert found.checkpoint is None
-    assert set(found.body()) == {"name", "execution_part", "contract", "digests"}
+    assert set(found.body()) == {"execution_part", "digests"}
+    assert found.asked()["require"] == found.loaded.contract.require.model_dump(mode="json")
 
 
 def test_resolving_twice_gives_one_id_and_writes_nothing(root: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fleet.contract.load import BUILTIN
 from fleet.errors import ContractError, StoreError
 from fleet.evidence.landing import Landing
 from fleet.report.answers import Answers, ControlsByCampaign, known_contracts
@@ -19,6 +20,7 @@ from fleet.report.status import StatusRow, exit_code, status_rows
 from fleet.store.ingest import ingest
 from fleet.store.open import open_reader, open_writer, publish
 from tests.campaigns import (
+    CONTRACT,
     CONTROLS,
     PARSER,
     FakeLauncher,
@@ -43,7 +45,7 @@ def rows(root: Path, *names: str, later_s: float = 0.0) -> list[StatusRow]:
     places = places_in(root)
     with open_reader(places.store) as store:
         answers = Answers(store, Landing.open(places.landing))
-        return status_rows(answers, names, places.search, time.time() + later_s)
+        return status_rows(answers, names, places.search, places.cache, time.time() + later_s)
 
 
 def row(root: Path, name: str = "toy", later_s: float = 0.0) -> StatusRow:
@@ -164,24 +166,19 @@ def test_what_is_required_is_what_the_file_says_today(root: Path) -> None:
 
 def edit_body(root: Path, change: Callable[[dict[str, Any]], None], name: str = "toy") -> None:
     """Change what the landing keeps of a contract, and bring the store up to it."""
-    for path in (root / "var" / "landing" / "contracts").glob("*.json"):
-        body = json.loads(path.read_bytes())
-        if body["name"] == name:
-            change(body)
-            path.write_text(json.dumps(body))
+    named = row(root, name).execution_id.removeprefix("sha256:")
+    path = root / "var" / "landing" / "contracts" / f"{named}.json"
+    body = json.loads(path.read_bytes())
+    change(body)
+    path.write_text(json.dumps(body))
     ingested(root)
-
-
-def test_evidence_of_another_checkpoint_by_name_is_not_taken_on_trust(root: Path) -> None:
-    edit_body(root, lambda body: body["contract"]["model"].update(checkpoint="path:elsewhere"))
-    assert row(root).state == "UNTESTED"
 
 
 @pytest.mark.parametrize(
     "change",
     [
         lambda body: body.pop("digests"),
-        lambda body: body["contract"].update(model=3),
+        lambda body: body.update(execution_part=3),
     ],
 )
 def test_a_body_that_cannot_be_read_ends_no_status(root: Path, change: Any) -> None:
@@ -193,7 +190,7 @@ def test_a_body_that_cannot_be_read_ends_no_status(root: Path, change: Any) -> N
 
 
 def test_an_unreadable_requirement_is_the_strictest(root: Path) -> None:
-    edit_body(root, lambda body: body.pop("contract"))
+    edit_body(root, lambda body: body.pop("execution_part"))
     with open_reader(places_in(root).store) as store:
         (asked,) = [a for a in known_contracts(store) if a.name == "toy"]
     assert (asked.require.grade, asked.require.replays, asked.expect) == ("logits", 2, None)
@@ -201,7 +198,7 @@ def test_an_unreadable_requirement_is_the_strictest(root: Path) -> None:
 
 def test_a_control_whose_expectation_cannot_be_read_proves_nothing(root: Path) -> None:
     assert row(root).state == "PASS"
-    edit_body(root, lambda body: body.pop("contract"), RACY)
+    edit_body(root, lambda body: body.pop("execution_part"), RACY)
     found = row(root)
     assert found.verdict is not None
     assert (found.state, found.verdict.code) == ("VOID", "control-failed")
@@ -306,3 +303,45 @@ def test_a_campaign_that_was_interrupted_passes_nothing(tmp_path: Path) -> None:
     found = row(tmp_path)
     assert (found.state, exit_code([found])) == ("VOID", 3)
     assert found.verdict is not None and "driver-gone" in found.verdict.reason
+
+
+# one execution id, two names
+
+
+def test_a_laxer_contract_of_the_same_execution_id_lends_nothing(tmp_path: Path) -> None:
+    """Requirements are outside the id: each name is judged by its own, with its file or without."""
+    write_configs(tmp_path / "configs")
+    strict = CONTRACT.replace('parser = "letter"', 'parser = "file:parsers/counting.py"')
+    folder = tmp_path / "configs" / "contracts" / "parsers"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "counting.py").write_text(
+        "import os\ndef parse(raw, record):\n    return os.urandom(4).hex()\n"
+    )
+    for name in ("strict", "lax"):
+        grade = "logits" if name == "strict" else "metric"
+        text = strict.replace('grade = "logits"', f'grade = "{grade}"')
+        write_contract(tmp_path / "configs", name, text)
+    certified(tmp_path, "lax", "strict")
+    assert row(tmp_path, "strict").state == "FAIL"
+    assert row(tmp_path, "lax").state == "PASS"
+    for name in ("strict", "lax"):
+        (tmp_path / "configs" / "contracts" / f"{name}.toml").unlink()
+    assert row(tmp_path, "strict").state == "FAIL"
+    assert row(tmp_path, "lax").state == "PASS"
+
+
+def test_a_copy_of_a_control_that_expects_nothing_neither_behaves_nor_voids(
+    tmp_path: Path,
+) -> None:
+    write_configs(tmp_path / "configs")
+    text = (BUILTIN / "contracts" / f"{RACY}.toml").read_text(encoding="utf-8")
+    write_contract(tmp_path / "configs", "copy", text.split("[expect]")[0])
+    certified(tmp_path, "copy", "toy")
+    assert row(tmp_path, "toy").state == "PASS"
+    assert row(tmp_path, "copy").state == "FAIL"
+    assert code(tmp_path, "copy") == 1
+
+
+def test_evidence_from_the_future_has_no_age_that_could_be_trusted(root: Path) -> None:
+    assert row(root, later_s=-3600.0).state == "STALE"
+    assert row(root, later_s=-10.0).state == "PASS"

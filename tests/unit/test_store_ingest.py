@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fleet.contract.canonical import to_text
 from fleet.errors import StoreError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Ledger, chain_folder, chain_head, read_chain
@@ -20,7 +21,7 @@ from fleet.evidence.states import Cause
 from fleet.evidence.summarise import summarise
 from fleet.store import queries
 from fleet.store.ingest import ingest
-from fleet.store.open import Store, open_writer
+from fleet.store.open import Store, open_reader, open_writer
 from fleet.store.rebuild import rebuild
 from tests.landing_builder import (
     AttemptSpec,
@@ -44,6 +45,10 @@ LOST = other_slot(
 def store(tmp_path: Path) -> Iterator[Store]:
     with open_writer(tmp_path / "fleet.duckdb") as opened:
         yield opened
+
+
+def asked_for(spec: AttemptSpec) -> dict[str, str]:
+    return {"name": spec.contract, "execution_id": to_text(spec.contract_id)}
 
 
 def landing_of(tmp_path: Path, *specs: AttemptSpec) -> Landing:
@@ -258,21 +263,28 @@ def test_a_missing_entry_loses_no_attempt(store: Store, tmp_path: Path) -> None:
     assert ends(store) == {"a": "VOID ledger-gap", "b": "VOID ledger-gap"}
 
 
-def test_what_leaves_the_landing_leaves_the_store(store: Store, tmp_path: Path) -> None:
+def test_evidence_that_left_the_landing_stops_the_ingest_until_a_rebuild(
+    store: Store, tmp_path: Path
+) -> None:
     landing = landing_of(tmp_path, A, replace(B, campaign="c2", unit="unit-1"))
     ingest(store, landing)
     shutil.rmtree(chain_folder(landing, "c2"))
     shutil.rmtree(landing.attempt(B.attempt))
-    assert ingest(store, landing).removed == 1
-    assert ends(store) == {"a": "COMPLETE"}
-    assert list(queries.units(store.con)) == ["unit-0"]
+    with pytest.raises(StoreError, match="1 attempts that are not there"):
+        ingest(store, landing)
+    assert set(ends(store)) == {"a", "b"}
+    store.close()
+    rebuild(store.path, landing)
+    with open_reader(store.path) as fresh:
+        assert ends(fresh) == {"a": "COMPLETE"}
+        assert list(queries.units(fresh.con)) == ["unit-0"]
 
 
 def test_facts_and_names_can_be_read_back(store: Store, tmp_path: Path) -> None:
     landing = landing_of(tmp_path, A, replace(B, contract="other", facts=(("driver", "580"),)))
     ingest(store, landing)
     assert [row.name for row in queries.contracts(store.con)] == ["other", "toy"]
-    assert queries.contracts(store.con)[1].body == {"contract": "toy"}
+    assert queries.contracts(store.con)[1].body == {"contract": "toy", "asked": asked_for(A)}
     drivers = {p["facts"]["driver"] for p in queries.platforms(store.con).values()}
     assert drivers == {"580", "not applicable"}
     (campaign,) = queries.campaigns(store.con)
@@ -337,4 +349,4 @@ def test_a_contract_body_that_does_not_read_is_a_warning(store: Store, tmp_path:
     (landing.root / "contracts" / f"{A.contract_id.hex()}.json").write_text("{")
     report = ingest(store, landing)
     assert report.warnings[0].startswith("contracts:")
-    assert queries.contracts(store.con)[0].body is None
+    assert queries.contracts(store.con)[0].body == {"asked": asked_for(A)}

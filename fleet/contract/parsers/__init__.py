@@ -14,6 +14,8 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,24 +23,14 @@ from typing import Any
 
 from fleet.contract.canonical import sha256
 from fleet.contract.keys import nearest
-from fleet.errors import ContractError
+from fleet.errors import ContractError, ParserFault
 
 Parse = Callable[[str, Mapping[str, Any]], str | None]
 IsCorrect = Callable[[str, Mapping[str, Any]], bool]
 
 NAMED = ("letter", "number", "text")
-_IMPORT_FAULTS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+_FOREIGN_FAULTS = (Exception, SystemExit)
+"""A parser file is foreign code: whatever it raises is its fault, and is reported as such."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +41,34 @@ class Parser:
     digest: bytes
     parse: Parse
     is_correct: IsCorrect
+
+    def answer(self, raw: str, record: Mapping[str, Any]) -> tuple[str | None, bool]:
+        """``(parsed answer or None, is it correct)``.
+
+        The parser is handed copies of the record, so that it can change neither the gold answer
+        nor what another arm sees.
+
+        Raises:
+            ParserFault: it raised, or returned another type than it must.
+        """
+        parsed = self._call("parse", self.parse, raw, deepcopy(dict(record)))
+        if parsed is None:
+            return None, False
+        if type(parsed) is not str:
+            raise ParserFault(f"parser {self.name}: parse returned {type(parsed).__name__}")
+        correct = self._call("is_correct", self.is_correct, parsed, deepcopy(dict(record)))
+        if type(correct) is not bool:
+            raise ParserFault(f"parser {self.name}: is_correct returned {type(correct).__name__}")
+        _require_utf8(self.name, parsed)
+        return parsed, correct
+
+    def _call(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return function(*given)
+        except _FOREIGN_FAULTS as error:
+            raise ParserFault(
+                f"parser {self.name}: {what} raised {type(error).__name__}: {error}"
+            ) from error
 
 
 def load_parser(spec: str, near: Path) -> Parser:
@@ -124,11 +144,12 @@ def _execute(path: Path, source: bytes, digest: bytes) -> ModuleType:
     module = importlib.util.module_from_spec(importlib.machinery.ModuleSpec(name, loader))
     sys.modules[name] = module
     try:
-        loader.exec_module(module)
+        with redirect_stdout(sys.stderr):  # standard output belongs to the command line's answer
+            loader.exec_module(module)
     except SyntaxError as error:
         del sys.modules[name]
         raise _no_parser(path, f"line {error.lineno}", "Python", f"{error.msg}") from error
-    except _IMPORT_FAULTS as error:
+    except _FOREIGN_FAULTS as error:
         del sys.modules[name]
         got = f"{type(error).__name__}: {error}"
         raise _no_parser(path, "", "a file that can be imported", got) from error
@@ -137,6 +158,13 @@ def _execute(path: Path, source: bytes, digest: bytes) -> ModuleType:
 
 def _no_parser(path: Path, key: str, expected: str, got: str) -> ContractError:
     return ContractError(str(path), key, expected, got, "see the parser guide in configs/README.md")
+
+
+def _require_utf8(name: str, text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ParserFault(f"parser {name}: parse returned text that is no UTF-8") from error
 
 
 def _equals_answer(parsed: str, record: Mapping[str, Any]) -> bool:
