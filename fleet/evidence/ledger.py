@@ -90,6 +90,7 @@ def read_chain(landing: Landing, campaign: str) -> list[Entry]:
         EvidenceError: on a gap, a broken chain, or an entry of another campaign.
     """
     entries: list[Entry] = []
+    samples: list[str] = []
     head = START
     for seq, path in enumerate(sorted(chain_folder(landing, campaign).glob("[0-9]*.json"))):
         data = path.read_bytes()
@@ -98,9 +99,20 @@ def read_chain(landing: Landing, campaign: str) -> list[Entry]:
             raise EvidenceError("ledger-gap", f"{path}: entry {seq} of {campaign} is missing")
         if entry.previous != head:
             raise EvidenceError("evidence-altered", f"{path}: the chain is broken before it")
+        samples = _share(entry, samples)
         entries.append(entry)
         head = to_text(sha256(data))
     return entries
+
+
+def _share(entry: Entry, samples: list[str]) -> list[str]:
+    """Let replays of one data set hold one list of samples; the newest list is returned."""
+    mine: list[str] = entry.body.get("sample_ids", samples)
+    if mine != samples:
+        return mine
+    if "sample_ids" in entry.body:
+        entry.body["sample_ids"] = samples
+    return samples
 
 
 def _parse(path: Path, data: bytes) -> Entry:

@@ -8,8 +8,8 @@ zones, and a difference is an error unless the contract pins ``dataset.clock``.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -91,19 +91,30 @@ def render_arm(
     now, *others = clocks(contract)
     first = render(where, arm, template, records, now)
     # Copies lie elsewhere in memory: a prompt that shows an address differs already here.
-    again = render(where, arm, template, [deepcopy(dict(record)) for record in records], now)
-    _require_equal(
-        (where, arm), records, first, again, "that is the same at every rendering", _NO_RANDOM
-    )
+    again = render(where, arm, template, [_elsewhere(record) for record in records], now)
+    _require_equal((where, arm), records, first, again, _NO_RANDOM)
     for other in others:
         moved = render(where, arm, template, records, other)
-        words = "that does not depend on the time of day"
-        _require_equal((where, arm), records, first, moved, words, _PIN_CLOCK)
+        _require_equal((where, arm), records, first, moved, _PIN_CLOCK)
     return first
 
 
-_NO_RANDOM = "use no random value and no object's address in a template"
-_PIN_CLOCK = 'pin it: [dataset] clock = "2026-01-01T00:00:00Z"'
+def _elsewhere(record: Mapping[str, Any]) -> dict[str, Any]:
+    """An equal record made of other objects; copying would hand out the same strings."""
+    made: dict[str, Any] = json.loads(json.dumps(dict(record)))
+    return made
+
+
+_NO_RANDOM = (
+    "a prompt that is the same at every rendering",
+    "at one time",
+    "use no random value and no object's address in a template",
+)
+_PIN_CLOCK = (
+    "a prompt that does not depend on the time of day",
+    "under two clocks",
+    'pin it: [dataset] clock = "2026-01-01T00:00:00Z"',
+)
 
 
 def _require_equal(
@@ -111,11 +122,11 @@ def _require_equal(
     records: Sequence[Mapping[str, Any]],
     first: Sequence[str],
     other: Sequence[str],
-    words: str,
-    fix: str,
+    fault: tuple[str, str, str],
 ) -> None:
     where, arm = place
+    expected, how, fix = fault
     for record, a, b in zip(records, first, other, strict=True):
         if a != b:
-            got = f"two renderings of record {record['id']} that differ"
-            raise ContractError(where, f"arms.{arm}.template", f"a prompt {words}", got, fix)
+            got = f"record {record['id']} rendered differently {how}"
+            raise ContractError(where, f"arms.{arm}.template", expected, got, fix)

@@ -6,7 +6,7 @@ Knows no rule; every word about a verdict comes from the judge.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -47,7 +47,8 @@ def print_campaign(console: Console, answer: CampaignAnswer) -> None:
 def _verdict_table(title: str) -> Table:
     table = Table(title=title, title_justify="left")
     for name in ("contract", "verdict", "grade", "records equal", "logits root", "n", "bound"):
-        table.add_column(name, justify="right" if name in ("n", "bound") else "left")
+        justify: Literal["left", "right"] = "right" if name in ("n", "bound") else "left"
+        table.add_column(name, justify=justify, overflow="fold")
     return table
 
 

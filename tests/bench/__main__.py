@@ -15,16 +15,19 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from subprocess import SubprocessError
 
 from rich.console import Console
 from rich.table import Table
 
+from fleet.errors import FleetError
 from tests.bench.result import Result, figure
 
 BENCHES = ("cost", "fixed", "memory", "ingest", "queries")
 """Each is the module ``bench_<name>`` with a function ``run(quick)``."""
 
 COULD_NOT_RUN = 3
+BROKEN = (AssertionError, FleetError, ImportError, OSError, RuntimeError, SubprocessError)
 
 
 def results(name: str, quick: bool) -> Iterator[Result]:
@@ -42,7 +45,7 @@ def run_all(names: Iterable[str], quick: bool, console: Console) -> tuple[list[R
             for result in results(name, quick):
                 console.print(f"{result.name}: {figure(result.median)} {result.unit}")
                 found.append(result)
-        except Exception:  # the others still run, and the exit code says it
+        except BROKEN:  # the others still run, and the exit code says it
             traceback.print_exc()
             broken.append(name)
     return found, broken

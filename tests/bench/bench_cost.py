@@ -56,7 +56,7 @@ class Model:
 
 
 MODELS = {
-    "smollm2": Model("smollm2-bf16", "demo:smollm2-135m", 12),
+    "smollm2": Model("smollm2-bf16", "demo:smollm2-135m", 24),
     "tiny-llama": Model("control-clean", "demo:tiny-llama-bf16", 192),
 }
 

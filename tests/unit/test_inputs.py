@@ -73,7 +73,7 @@ def test_a_template_that_reads_the_clock_is_refused_unless_it_is_pinned(form: st
     template = f"Today is {{{{ strftime_now('{form}') }}}}."
     with pytest.raises(ContractError, match="time of day") as raised:
         render_arm(contract(template), "toy.toml", "current", RECORDS)
-    assert raised.value.got == "two renderings of record a that differ"
+    assert raised.value.got == "record a rendered differently under two clocks"
     assert "clock =" in raised.value.fix
     pinned = contract(template, "2026-01-02T03:04:05+02:00")
     expected = datetime.fromisoformat("2026-01-02T03:04:05+02:00").strftime(form)
@@ -83,3 +83,15 @@ def test_a_template_that_reads_the_clock_is_refused_unless_it_is_pinned(form: st
 def test_a_template_that_asks_the_clock_and_shows_nothing_of_it_is_fine() -> None:
     template = "{% set t = strftime_now('%Y') %}{{ question }}"
     assert len(render_arm(contract(template), "toy.toml", "current", RECORDS)) == 2
+
+
+def test_a_prompt_that_shows_an_address_is_refused_and_no_clock_is_blamed() -> None:
+    with pytest.raises(ContractError, match="same at every rendering") as raised:
+        render_arm(contract("{{ question.strip }}"), "toy.toml", "current", RECORDS)
+    assert "at one time" in raised.value.got
+
+
+@pytest.mark.parametrize("template", ['{{ "%c"|format(55296) }}', '{{ "a" * 10**13 }}'])
+def test_a_prompt_that_is_no_text_or_does_not_fit_is_refused(template: str) -> None:
+    with pytest.raises(ContractError, match="template"):
+        render_arm(contract(template), "toy.toml", "current", RECORDS)

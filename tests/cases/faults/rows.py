@@ -30,9 +30,9 @@ other_detokeniser = generated(
 def _parser(parse: Callable[[Parser, str, Any], str | None]) -> Fault:
     def fault(task: ReplayTask, entry: AtEntry) -> None:
         def changed(original: Any) -> Any:
-            def answer(parser: Parser, text: str, record: Any) -> tuple[str | None, bool]:
+            def answer(parser: Parser, arm: str, text: str, record: Any) -> tuple[str | None, bool]:
                 if record["id"] != "s04":
-                    found: tuple[str | None, bool] = original(parser, text, record)
+                    found: tuple[str | None, bool] = original(parser, arm, text, record)
                     return found
                 return parse(parser, text, record), False
 
