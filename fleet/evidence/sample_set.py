@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fleet.errors import EvidenceError
+from fleet.evidence.distinct import Distinct
 from fleet.evidence.rows import BATCH_ROWS, IDENTITY, identities
 
 
@@ -44,7 +45,10 @@ def _whole_and_in_order(
     of them, each once.
     """
     planned, known = pa.array(ids, pa.string()), pa.array(sorted(arms), pa.string())
-    if pc.count_distinct(planned).as_py() != len(planned):
+    distinct = Distinct()
+    for sample in ids:
+        distinct.add(sample.encode("utf-8"))
+    if distinct.count() != len(ids):
         return False
     place = 0
     for part in parts:

@@ -174,6 +174,8 @@ class RayCluster:
 
     def __init__(self, address: str | None = None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray starts workers at niceness 15: beside any other work a replay would take minutes more.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         try:
             ray.init(
                 address=address or "local",

@@ -321,11 +321,11 @@ def test_a_worker_killed_in_mid_replay_is_failed_and_tried_again(
     assert len({(p.pid, p.start_tick) for p in started(entries)}) == 3
 
 
-def test_what_a_replay_raises_is_its_own_cause(tmp_path: Path, cluster: RayCluster) -> None:
+def test_what_a_parser_raises_is_its_own_cause(tmp_path: Path, cluster: RayCluster) -> None:
     raises = once(tmp_path, "raise RuntimeError('[odd] fault')")
     told, _, texts = run(tmp_path, cluster, parser=raises, replays=1)
-    assert told == [("FAILED", "engine-error")]
-    assert "RuntimeError: [odd] fault" in texts[0]
+    assert told == [("FAILED", "parser-error")]
+    assert "parse raised RuntimeError: [odd] fault" in texts[0]
 
 
 def test_a_replay_that_hangs_is_ended_and_its_death_observed(
