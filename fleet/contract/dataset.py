@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fleet.contract.canonical import from_text, to_text
 from fleet.contract.keys import nearest
-from fleet.contract.records import parse_records, stream_records
+from fleet.contract.records import parse_records, reread_records, stream_records
 from fleet.contract.source import NAME, read_toml
 from fleet.contract.wording import NAME_WORDS, shown
 from fleet.errors import DatasetError
@@ -47,7 +47,7 @@ class LoadedDataset:
         Raises:
             DatasetError: the file is not the pinned one any more.
         """
-        yield from _stream(self.path, self.file, self.digest)
+        yield from _stream(self.path, self.file, self.digest, reread_records)
 
     @property
     def records(self) -> tuple[Mapping[str, Any], ...]:
@@ -74,7 +74,7 @@ def load_dataset(name: str, search: Sequence[Path], near: Path | None = None) ->
     path = _find(name, _folders(search, near))
     file, pinned = _pin(path, read_toml(path, DatasetError))
     _require_pinned(path, file, pinned, _sha256(path, file))
-    ids = tuple(str(record["id"]) for record, _ in _stream(path, file, pinned))
+    ids = tuple(str(record["id"]) for record, _ in _stream(path, file, pinned, stream_records))
     return LoadedDataset(name, path, pinned, ids, file)
 
 
@@ -90,7 +90,12 @@ def _require_pinned(path: Path, file: Path, pinned: bytes, digest: bytes) -> Non
         )
 
 
-def _stream(path: Path, file: Path, pinned: bytes) -> Iterator[tuple[Mapping[str, Any], bytes]]:
+Reader = Callable[[Iterable[bytes], str], Iterator[tuple[Mapping[str, Any], bytes]]]
+
+
+def _stream(
+    path: Path, file: Path, pinned: bytes, read: Reader
+) -> Iterator[tuple[Mapping[str, Any], bytes]]:
     """Records and lines, held against the pinned digest once all have been read."""
     hasher = hashlib.sha256()
 
@@ -100,7 +105,7 @@ def _stream(path: Path, file: Path, pinned: bytes) -> Iterator[tuple[Mapping[str
                 hasher.update(line)
                 yield line.removesuffix(b"\n")
 
-    yield from stream_records(lines(), str(file))
+    yield from read(lines(), str(file))
     _require_pinned(path, file, pinned, hasher.digest())
 
 

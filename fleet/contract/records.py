@@ -48,8 +48,7 @@ def parse_records(
 def stream_records(lines: Iterable[bytes], where: str) -> Iterator[tuple[Mapping[str, Any], bytes]]:
     """Each line's record and the line, one at a time, checked like :func:`parse_records`."""
     first_seen: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        record = _line(line, number, where)
+    for number, (record, line) in enumerate(reread_records(lines, where), 1):
         earlier = first_seen.setdefault(record["id"], number)
         if earlier != number:
             got = f"{record['id']!r} again, first on line {earlier}"
@@ -57,6 +56,12 @@ def stream_records(lines: Iterable[bytes], where: str) -> Iterator[tuple[Mapping
         yield record, line
     if not first_seen:
         raise DatasetError(where, "", "at least one record", "an empty file", "add records")
+
+
+def reread_records(lines: Iterable[bytes], where: str) -> Iterator[tuple[Mapping[str, Any], bytes]]:
+    """The same for lines whose ids were found distinct before: holds no id."""
+    for number, line in enumerate(lines, 1):
+        yield _line(line, number, where), line
 
 
 def _line(line: bytes, number: int, where: str) -> Mapping[str, Any]:

@@ -97,6 +97,16 @@ def test_a_changed_digest_shows_both_and_says_what_to_do(write: Write, tmp_path:
     assert error.fix.startswith("review the change")
 
 
+def test_a_file_that_changes_after_it_was_loaded_is_noticed_when_read_again(
+    write: Write, tmp_path: Path
+) -> None:
+    write(GOOD)
+    found = load(tmp_path)
+    (tmp_path / "datasets" / "d.jsonl").write_bytes(GOOD.replace(b'"B"', b'"C"'))
+    with pytest.raises(DatasetError, match="review the change"):
+        list(found.stream())
+
+
 def test_a_missing_jsonl_is_named(write: Write, tmp_path: Path) -> None:
     write(GOOD)
     (tmp_path / "datasets" / "d.jsonl").unlink()

@@ -17,6 +17,7 @@ from fleet.evidence.digests import (
     ids_bytes,
     merkle_root,
     tensor_digest,
+    tensor_digests,
     token_sequence_digest,
 )
 
@@ -174,3 +175,11 @@ def test_ids_are_little_endian_int64() -> None:
 
 if __name__ == "__main__":
     print(json.dumps(vectors(), indent=1))
+
+
+def test_a_stack_is_digested_as_if_each_tensor_were_alone() -> None:
+    data = bytes(range(256)) * 36
+    parts = [data[i * 3072 : (i + 1) * 3072] for i in range(3)]
+    alone = [tensor_digest("bfloat16", (512, 3), part) for part in parts]
+    assert tensor_digests("bfloat16", (3, 512, 3), data) == alone
+    assert tensor_digests("float32", (0, 4), b"") == []

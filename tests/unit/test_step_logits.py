@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fleet.evidence.digests import tensor_digest
+from fleet.replay.engines import logits
 from fleet.replay.engines.logits import digest, step_of, steps_of
 
 pytestmark = pytest.mark.torch
@@ -78,3 +79,24 @@ def test_a_digest_sees_dtype_shape_and_every_bit() -> None:
     changed.view(torch.int16)[3] = 1
     others = [changed, row.to(torch.float16), row.reshape(2, 2), row.reshape(4, 1)]
     assert len({digest(row), *map(digest, others)}) == 5
+
+
+@pytest.mark.parametrize("held_bytes", [1, 40, 1 << 20])
+def test_steps_are_the_same_however_many_are_held_back(
+    held_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logits, "HELD_BYTES", held_bytes)
+    whole = torch.randn(5, 2, 30, generator=torch.Generator().manual_seed(2)).to(torch.bfloat16)
+    log = logits.StepLog()
+    for step in whole:
+        reused = step.clone()
+        log.add(reused)
+        reused.zero_()  # what is in the model's own buffer may change after the call
+    for row in range(2):
+        assert log.row(row, 4) == tuple(step_of(whole[n, row]) for n in range(4))
+
+
+def test_ties_beyond_what_was_looked_at_go_to_the_lower_ids() -> None:
+    row = torch.zeros(300, dtype=torch.bfloat16)
+    row[[200, 7]] = 1.0
+    assert step_of(row).top_ids == (7, 200, 0, 1, 2, 3, 4, 5)
