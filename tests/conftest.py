@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +15,13 @@ from fleet.replay.checkpoint import default_cache, resolve
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_configure() -> None:
+    """A shell that runs the tests in the background ignores Ctrl-C for them; what is tested here
+    must not depend on it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
