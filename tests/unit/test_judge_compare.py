@@ -38,6 +38,15 @@ def test_equal_rows_have_no_difference() -> None:
     assert classify(record(1), record(1)) is None
 
 
+def test_a_sample_replayed_alone_has_another_batch_number_and_the_same_settings() -> None:
+    """Else one replay of a differing sample would add settings to the causes of its difference."""
+    row = record(3)
+    assert classify(row, other(row, batch_ordinal=0)) is None
+    moved = classify(row, flipped_logits([other(row, batch_ordinal=0)], 3)[0])
+    assert moved is not None
+    assert (moved.stage, moved.settings_differ) == ("logits", False)
+
+
 def test_volatile_fields_and_the_attempt_are_not_compared() -> None:
     row = record(1)
     later = row | {"seconds": 9.0, "finished_at_s": 7.0, "attempt": "y"}
