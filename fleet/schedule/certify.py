@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from fleet.store.ingest import ingest
 from fleet.store.open import open_reader, open_writer, publish
 
 Say = Callable[[str], None]
-LauncherFactory = Callable[[], AbstractContextManager[Launcher]]
 
 
 @dataclass(frozen=True)
