@@ -58,7 +58,7 @@ class SyntheticEngine:
             for record, prompt, row in zip(records, prompts, ids, strict=True)
         ]
 
-    def load(self) -> Census:
+    def load(self, nonce: str = "") -> Census:
         """One weight: the key."""
         return Census(classes={"SyntheticModel": 1}, num_parameters=len(self._key))
 
