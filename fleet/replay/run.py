@@ -220,7 +220,6 @@ def _close(
         freshness=seen.freshness,
         effective=seen.effective,
         effective_end=seen.effective_end,
-        weights={},
         census=seen.census,
         envelope=seen.envelope,
         logs=_logs(task.folder),

@@ -18,7 +18,7 @@ from fleet.errors import EvidenceError, StoreError
 from fleet.evidence import ledger
 from fleet.evidence.landing import Landing, file_sha256, write_once
 from fleet.evidence.ledger import START, Ledger, landing_head, read_chain
-from fleet.evidence.manifest import Manifest
+from fleet.evidence.manifest import MANIFEST_FORMAT, Manifest
 from fleet.evidence.parts import PartWriter
 from fleet.evidence.records import SCHEMA
 from tests.landing_builder import AttemptSpec, build_landing, make_record
@@ -280,7 +280,8 @@ def altered(manifest: Manifest, **changes: Any) -> bytes:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"format": 2},
+        {"format": MANIFEST_FORMAT - 1},
+        {"format": MANIFEST_FORMAT + 1},
         {"format": None},
         {"unknown": 1},
         {"unit": []},
