@@ -108,8 +108,13 @@ class Engine(Protocol):
             now: what ``strftime_now`` reads, in the chat template too.
         """
 
-    def load(self) -> Census:
-        """Load the weights and put them on the slot's device, in inference mode."""
+    def load(self, on_disk: Mapping[str, bytes]) -> Census:
+        """Load the weights and put them on the slot's device, in inference mode.
+
+        Args:
+            on_disk: digest of every tensor of the pinned checkpoint, by name; what is loaded is
+                held against them.
+        """
 
     def settings(self) -> Settings:
         """Read back, never echo."""
