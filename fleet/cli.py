@@ -12,8 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.exceptions
@@ -21,7 +20,11 @@ from rich.console import Console
 
 import fleet
 from fleet.errors import FleetError, UsageError
+from fleet.options import Contract, Contracts, Form, Json, Where, grouped
 from fleet.report.screen import emit, out, progress
+
+if TYPE_CHECKING:
+    from fleet.schedule.certify import Planned
 
 app = typer.Typer(
     name="fleet",
@@ -35,58 +38,13 @@ store_app = typer.Typer(help="Ingest, rebuild or snapshot the store.", no_args_i
 app.add_typer(contract_app, name="contract")
 app.add_typer(store_app, name="store")
 
-Contracts = Annotated[list[str], typer.Argument(help="Names in the config path, or TOML files.")]
-Store = Annotated[Path, typer.Option(envvar="FLEET_STORE", help="DuckDB file.")]
-LandingDir = Annotated[Path, typer.Option(envvar="FLEET_LANDING", help="Folder of the evidence.")]
-Address = Annotated[
-    str | None, typer.Option(envvar="FLEET_ADDRESS", help="Ray address; a local Ray if left out.")
-]
-Configs = Annotated[
-    str | None, typer.Option(help="Folders with contracts/ and datasets/ [env: FLEET_CONFIGS].")
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
-
-
-def _writable_file(path: Path | None) -> Path | None:
-    """Asked before the work, not after it."""
-    if path is None or (path.parent.is_dir() and not path.is_dir()):
-        return path
-    raise typer.BadParameter(f"expected a file in an existing folder, got {path}")
-
-
-Output = Annotated[
-    Path | None,
-    typer.Option(callback=_writable_file, help="Write there instead of to the screen."),
-]
-
-STORE, LANDING = Path("var/fleet.duckdb"), Path("var/landing")
-
-
-def places(store: Path, landing: Path, configs: str | None) -> Any:
-    """Where everything is, from options and the environment."""
-    from fleet.contract.load import config_path
-    from fleet.replay.checkpoint import default_cache
-    from fleet.schedule.certify import Places
-
-    cache = default_cache(os.environ)
-    return Places(
-        search=config_path(configs, os.environ),
-        store=store,
-        landing=landing,
-        cache=cache,
-        scratch=cache / "scratch",
-    )
-
 
 @app.command()
+@grouped
 def certify(
     contracts: Contracts,
-    store: Store = STORE,
-    landing: LandingDir = LANDING,
-    address: Address = None,
-    configs: Configs = None,
-    as_json: Json = False,
-    output: Output = None,
+    where: Where,
+    form: Form,
     dry_run: Annotated[bool, typer.Option(help="Resolve and print the plan; run nothing.")] = False,
     retries: Annotated[int, typer.Option(min=0, help="Retries of a FAILED or LOST attempt.")] = 1,
     replay_s: Annotated[float, typer.Option(min=1, help="Longest a replay may take.")] = 7200.0,
@@ -99,50 +57,46 @@ def certify(
     from fleet.schedule.cluster import RayCluster
     from fleet.schedule.driver import Limits
 
-    where = places(store, landing, configs)
+    places = where.places()
     limits = Limits(replay_s=replay_s, retries=retries)
     request = Request(tuple(contracts), limits=limits, argv=tuple(sys.argv[1:]))
     with progress("resolving contracts") as say:
-        planned = plan_request(request, where, say)
+        planned = plan_request(request, places, say)
         if dry_run:
-            return _print_plan(planned, as_json, output)
-        require_usable(where)
-        with RayCluster(address) as launcher:
-            answer = run_certify(request, planned, where, launcher, say)
-    if as_json:
-        emit(campaign_document(answer), output)
-    else:
-        with out(output) as console:
-            print_campaign(console, answer)
+            return _show_plan(planned, form)
+        require_usable(places)
+        with RayCluster(where.address) as launcher:
+            answer = run_certify(request, planned, places, launcher, say)
+    form.show(campaign_document(answer), print_campaign, answer)
     raise typer.Exit(answer.exit_code())
 
 
-def _print_plan(planned: Any, as_json: bool, output: Path | None) -> None:
+def _show_plan(planned: Planned, form: Form) -> None:
     rows = [
         {"slot": s.index, "contract": s.contract, "replay": s.replay, "role": s.role}
         for s in planned.slots
     ]
     ids = {r.name: r.execution_id for r in (*planned.controls, *planned.named)}
-    if as_json:
-        return emit({"schema": 1, "campaign": None, "plan": rows, "execution_ids": ids}, output)
-    with out(output) as console:
-        for row in rows:
-            name = row["contract"]
-            place = f"{row['slot']:3} {row['role']:8}"
-            console.print(f"{place} {name} replay {row['replay']} {ids[name]}", soft_wrap=True)
+    document = {"schema": 1, "campaign": None, "plan": rows, "execution_ids": ids}
+    form.show(document, _print_plan, document)
+
+
+def _print_plan(console: Console, document: dict[str, Any]) -> None:
+    for row in document["plan"]:
+        name = row["contract"]
+        line = f"{row['slot']:3} {row['role']:8} {name} replay {row['replay']}"
+        console.print(f"{line} {document['execution_ids'][name]}", soft_wrap=True)
 
 
 @app.command()
+@grouped
 def status(
+    *,
     contracts: Annotated[
         list[str] | None, typer.Argument(help="Contract names; all if none.")
     ] = None,
-    store: Store = STORE,
-    landing: LandingDir = LANDING,
-    address: Address = None,
-    configs: Configs = None,
-    as_json: Json = False,
-    output: Output = None,
+    where: Where,
+    form: Form,
 ) -> None:
     """Which contracts PASS, where: grade, records, bounds, age."""
     from fleet.evidence.landing import Landing
@@ -152,28 +106,21 @@ def status(
     from fleet.report.terminal import print_status
     from fleet.store.open import open_reader
 
-    where = places(store, landing, configs)
-    with open_reader(store) as opened:
-        answers = Answers(opened, Landing.open(landing))
-        rows = status_rows(answers, contracts or [], where.search, where.cache, time.time())
-    if as_json:
-        emit(status_document(rows), output)
-    else:
-        with out(output) as console:
-            print_status(console, rows)
+    places = where.places()
+    with open_reader(where.store) as store:
+        answers = Answers(store, Landing.open(where.landing))
+        rows = status_rows(answers, contracts or [], places.search, places.cache, time.time())
+    form.show(status_document(rows), print_status, rows)
     raise typer.Exit(exit_code(rows))
 
 
 @app.command()
+@grouped
 def diff(
     a: Annotated[str, typer.Argument(help="An attempt, a platform digest, or a contract name.")],
     b: Annotated[str, typer.Argument(help="The other one, of the same kind.")],
-    store: Store = STORE,
-    landing: LandingDir = LANDING,
-    address: Address = None,
-    configs: Configs = None,
-    as_json: Json = False,
-    output: Output = None,
+    where: Where,
+    form: Form,
 ) -> None:
     """Compare two attempts or two platforms; says what differs and blames nothing."""
     from fleet.evidence.landing import Landing
@@ -181,27 +128,20 @@ def diff(
     from fleet.report.diff import compare, print_diff
     from fleet.store.open import open_reader
 
-    with open_reader(store) as opened:
-        found = compare(Answers(opened, Landing.open(landing)), a, b)
-    if as_json:
-        emit(found.to_json(), output)
-    else:
-        with out(output) as console:
-            print_diff(console, found)
+    with open_reader(where.store) as store:
+        found = compare(Answers(store, Landing.open(where.landing)), a, b)
+    form.show(found.to_json(), print_diff, found)
     raise typer.Exit(found.exit_code())
 
 
 @app.command()
+@grouped
 def replay(
-    contract: Annotated[str, typer.Argument(help="Name in the config path, or a TOML file.")],
+    contract: Contract,
     sample: Annotated[str, typer.Option(help="Sample id.")],
     arm: Annotated[str, typer.Option(help="Arm name.")],
-    store: Store = STORE,
-    landing: LandingDir = LANDING,
-    address: Address = None,
-    configs: Configs = None,
-    as_json: Json = False,
-    output: Output = None,
+    where: Where,
+    form: Form,
     dry_run: Annotated[bool, typer.Option(help="Print the plan; run nothing.")] = False,
 ) -> None:
     """Run one sample in fresh processes: a difference or none seen, never a verdict."""
@@ -210,84 +150,56 @@ def replay(
     from fleet.schedule.cluster import RayCluster
     from fleet.schedule.one_sample import check_sample, replay_one
 
-    where = places(store, landing, configs)
-    request = Request(
-        (contract,), "replay", samples=(sample,), arms=(arm,), argv=tuple(sys.argv[1:])
-    )
+    places = where.places()
+    argv = tuple(sys.argv[1:])
+    request = Request((contract,), "replay", samples=(sample,), arms=(arm,), argv=argv)
     with progress("resolving the contract") as say:
-        planned = plan_request(request, where, say)
+        planned = plan_request(request, places, say)
         check_sample(planned, sample, arm)
         if dry_run:
-            return _print_plan(planned, as_json, output)
-        require_usable(where)
-        with RayCluster(address) as launcher:
-            found = replay_one(request, planned, where, launcher, say)
-    if as_json:
-        emit(found.to_json(), output)
-    else:
-        with out(output) as console:
-            print_diff(console, found)
+            return _show_plan(planned, form)
+        require_usable(places)
+        with RayCluster(where.address) as launcher:
+            found = replay_one(request, planned, places, launcher, say)
+    form.show(found.to_json(), print_diff, found)
     raise typer.Exit(found.exit_code())
 
 
 @app.command()
+@grouped
 def logs(
     attempt: Annotated[str, typer.Argument(help="Attempt id, or an unambiguous beginning.")],
-    store: Store = STORE,
-    landing: LandingDir = LANDING,
-    address: Address = None,
-    configs: Configs = None,
-    as_json: Json = False,
-    output: Output = None,
+    where: Where,
+    form: Form,
 ) -> None:
     """Standard output and standard error of one attempt."""
     from fleet.evidence.landing import Landing
-    from fleet.report.logs import read_logs
+    from fleet.report.logs import print_logs, read_logs
 
-    found = read_logs(Landing.open(landing), attempt)
-    if as_json:
-        return emit(found.to_json(), output)
-    with out(output) as console:
-        for name, text in (("stdout", found.stdout), ("stderr", found.stderr)):
-            console.print(f"--- {found.attempt} {name}", highlight=False)
-            console.print(text, highlight=False, soft_wrap=True)
+    found = read_logs(Landing.open(where.landing), attempt)
+    form.show(found.to_json(), print_logs, found)
 
 
 @app.command()
-def doctor(
-    store: Store = STORE,
-    landing: LandingDir = LANDING,
-    address: Address = None,
-    configs: Configs = None,
-    as_json: Json = False,
-    output: Output = None,
-) -> None:
+@grouped
+def doctor(where: Where, form: Form) -> None:
     """What this machine can run, and what is missing."""
     from fleet.schedule.doctor import examine, print_findings
 
     with progress("looking at this machine") as say:
-        findings = examine(places(store, landing, configs), say)
-    if as_json:
-        return emit(findings.to_json(), output)
-    with out(output) as console:
-        print_findings(console, findings)
+        findings = examine(where.places(), say)
+    form.show(findings.to_json(), print_findings, findings)
 
 
 @contract_app.command("check")
-def contract_check(
-    contracts: Contracts,
-    store: Store = STORE,
-    landing: LandingDir = LANDING,
-    address: Address = None,
-    configs: Configs = None,
-    as_json: Json = False,
-) -> None:
+@grouped
+def contract_check(contracts: Contracts, where: Where, as_json: Json = False) -> None:
     """Load contracts with everything they name, and print their execution ids."""
     from fleet.schedule.resolve import resolve_contract
 
-    where = places(store, landing, configs)
+    places = where.places()
     with progress("checking") as say:
-        found = [resolve_contract(c, where.search, where.cache, say) for c in contracts]
+        found = [resolve_contract(c, places.search, places.cache, say) for c in contracts]
     rows = [
         {"contract": r.name, "execution_id": r.execution_id, "digests": r.digests} for r in found
     ]
@@ -298,19 +210,13 @@ def contract_check(
 
 
 @contract_app.command("show")
-def contract_show(
-    contract: Annotated[str, typer.Argument(help="Name in the config path, or a TOML file.")],
-    store: Store = STORE,
-    landing: LandingDir = LANDING,
-    address: Address = None,
-    configs: Configs = None,
-    as_json: Json = False,
-) -> None:
+@grouped
+def contract_show(contract: Contract, where: Where, as_json: Json = False) -> None:
     """Print every key with its value and the file it came from."""
     from fleet.contract.load import load_contract
     from fleet.report.contract_view import contract_rows
 
-    loaded = load_contract(contract, places(store, landing, configs).search)
+    loaded = load_contract(contract, where.places().search)
     rows = contract_rows(loaded)
     if as_json:
         body = {row.key: {"value": row.value, "from": row.origin} for row in rows}
@@ -322,71 +228,54 @@ def contract_show(
 
 
 @contract_app.command("new")
+@grouped
 def contract_new(
-    name: Annotated[str, typer.Argument(help="Name of the new contract.")],
-    store: Store = STORE,
-    landing: LandingDir = LANDING,
-    address: Address = None,
-    configs: Configs = None,
+    name: Annotated[str, typer.Argument(help="Name of the new contract.")], where: Where
 ) -> None:
     """Write a commented starting point into the config path; never overwrites."""
     from fleet.contract.starter import write_starter
 
-    path = write_starter(name, places(store, landing, configs).search)
+    path = write_starter(name, where.places().search)
     print(f"{path}\n  next: edit it, then fleet contract check {name}")
 
 
 @store_app.command("ingest")
-def store_ingest(
-    store: Store = STORE,
-    landing: LandingDir = LANDING,
-    address: Address = None,
-    configs: Configs = None,
-    as_json: Json = False,
-) -> None:
+@grouped
+def store_ingest(where: Where, as_json: Json = False) -> None:
     """Bring the store up to the landing, checking what is already there."""
     from fleet.evidence.landing import Landing
     from fleet.store.ingest import ingest
     from fleet.store.open import open_writer, publish
 
-    source = Landing.open(landing)  # first: without a landing no store is made
-    with progress("ingesting"), open_writer(store) as writer:
+    source = Landing.open(where.landing)  # first: without a landing no store is made
+    with progress("ingesting"), open_writer(where.store) as writer:
         report = ingest(writer, source)
         publish(writer)
     _print_report(report, as_json)
 
 
 @store_app.command("rebuild")
-def store_rebuild(
-    store: Store = STORE,
-    landing: LandingDir = LANDING,
-    address: Address = None,
-    configs: Configs = None,
-    as_json: Json = False,
-) -> None:
+@grouped
+def store_rebuild(where: Where, as_json: Json = False) -> None:
     """Make the store anew from the landing alone; the old one stays until the new one is whole."""
     from fleet.evidence.landing import Landing
     from fleet.store.open import open_writer, publish
     from fleet.store.rebuild import rebuild
 
     with progress("rebuilding"):
-        report = rebuild(store, Landing.open(landing))
-        with open_writer(store) as writer:
+        report = rebuild(where.store, Landing.open(where.landing))
+        with open_writer(where.store) as writer:
             publish(writer)
     _print_report(report, as_json)
 
 
 @store_app.command("snapshot")
-def store_snapshot(
-    store: Store = STORE,
-    landing: LandingDir = LANDING,
-    address: Address = None,
-    configs: Configs = None,
-) -> None:
+@grouped
+def store_snapshot(where: Where) -> None:
     """Publish a read-only copy for readers."""
     from fleet.store.open import open_writer, publish
 
-    with open_writer(store, create=False) as writer:
+    with open_writer(where.store, create=False) as writer:
         print(publish(writer))
 
 

@@ -250,7 +250,6 @@ def _manifest(
         freshness={"nonce": spec.attempt, "imported_at_entry": [], "predecessor_gone": None},
         effective=dict(spec.effective),
         effective_end=dict(spec.effective),
-        weights={},
         census={},
         envelope={"batch_size": 1},
         logs={},

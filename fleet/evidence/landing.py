@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.contract.canonical import canonical_json, sha256, to_text
+from fleet.contract.canonical import canonical_json, to_text
 from fleet.errors import StoreError
 
 LANDING_FORMAT = 1
@@ -149,8 +149,3 @@ def _create(root: Path, marker: Path) -> None:
         raise StoreError(
             str(root), "", "a writable folder", str(error.strerror or error), "pass --landing DIR"
         ) from error
-
-
-def content_digest(data: bytes) -> str:
-    """``sha256:<hex>`` of some bytes."""
-    return to_text(sha256(data))

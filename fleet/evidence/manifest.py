@@ -13,7 +13,7 @@ from fleet.contract.canonical import canonical_json, sha256
 from fleet.errors import EvidenceError
 from fleet.evidence.states import Cause, Purpose, State
 
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,6 @@ class Manifest:
     freshness: dict[str, Any]
     effective: dict[str, Any]
     effective_end: dict[str, Any]
-    weights: dict[str, Any]
     census: dict[str, Any]
     envelope: dict[str, Any]
     logs: dict[str, str]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fleet.contract.canonical import digest_json, to_text
@@ -40,6 +40,7 @@ __all__ = [
     "resolve",
     "tensor_digests",
     "tokenizer_digest",
+    "weights_stat",
 ]
 
 Report = Callable[[str], None]
@@ -106,12 +107,21 @@ def files_stat(folder: Path | None) -> str:
     machine, unequal means nothing (a copy has other times)."""
     if folder is None:
         return ""
+    return _stat(folder, (path for path in sorted(folder.rglob("*")) if path.is_file()))
+
+
+def weights_stat(folder: Path) -> str:
+    """The same of the files that hold the weights."""
+    return _stat(folder, weight_files(folder))
+
+
+def _stat(folder: Path, paths: Iterable[Path]) -> str:
     stats = [
-        (str(path.relative_to(folder)), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and (s := path.stat())
+        [str(path.relative_to(folder)), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino]
+        for path in paths
+        if (s := path.stat())
     ]
-    return to_text(digest_json([list(stat) for stat in stats]))
+    return to_text(digest_json(stats))
 
 
 def _demo(name: str, cache: Path, report: Report) -> Path:

@@ -6,6 +6,7 @@ is never compared with one that found the right content.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fleet.replay.checkpoint import (
     config_digest,
     tensor_digests,
     tokenizer_digest,
+    weights_stat,
 )
 from fleet.replay.task import ReplayTask
 
@@ -32,6 +34,15 @@ class Samples:
 
     records: tuple[dict[str, Any], ...]
     raw: dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The checkpoint's tensors on disk, read before any is loaded: digests by name, and what the
+    files' sizes, times and inodes were before that."""
+
+    digests: Mapping[str, bytes]
+    files: str
 
 
 def _changed(what: str, expected: str, got: str) -> AttemptVoid:
@@ -93,10 +104,27 @@ def folder_of(task: ReplayTask) -> Path | None:
     return folder
 
 
-def weights(task: ReplayTask, folder: Path | None) -> None:
-    """Read every tensor from disk again: another shard is found before any weight is loaded."""
+def weights(task: ReplayTask, folder: Path | None) -> Weights:
+    """Read every tensor from disk again: another shard is found before any weight is loaded.
+
+    Raises:
+        AttemptVoid: they are not the pinned ones.
+    """
     if folder is None:
-        return
-    got = to_text(checkpoint_digest(tensor_digests(folder)))
-    if got != task.digests["checkpoint"]:
+        return Weights({}, "")
+    files = weights_stat(folder)
+    digests = tensor_digests(folder)
+    if (got := to_text(checkpoint_digest(digests))) != task.digests["checkpoint"]:
         raise _changed("checkpoint tensors", task.digests["checkpoint"], got)
+    return Weights(digests, files)
+
+
+def require_untouched(folder: Path | None, weights: Weights) -> None:
+    """Nobody wrote to the weight files from before their digest until after the load, so that
+    what a kernel repacked for itself, and no digest can be compared with, came from them too.
+
+    Raises:
+        AttemptVoid: somebody did.
+    """
+    if folder is not None and (got := weights_stat(folder)) != weights.files:
+        raise _changed("weight files, touched while they were loaded", weights.files, got)

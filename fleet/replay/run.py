@@ -12,7 +12,7 @@ import errno
 import platform as python_platform
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -116,11 +116,12 @@ def _replay(
     inputs = observe.prepare(task, contract, engine, samples)
     seen.envelope = observe.envelope(contract, inputs)
     seen.warnings.extend(observe.input_warnings(inputs))
-    pinned.weights(task, checkpoint)
+    on_disk = pinned.weights(task, checkpoint)
     seen.stages["checkpoint"] = task.digests["checkpoint"]
     seen.volatile["prepare_s"] = time.monotonic() - started
     kernels = _kernels(task, contract)
-    _load(task, contract, engine, seen)
+    _load(task, contract, engine, on_disk.digests, seen)
+    pinned.require_untouched(checkpoint, on_disk)
     seen.effective["kernel_cache_at_load"] = kernels
     seen.volatile["load_s"] = time.monotonic() - started
     with _tracing(task, contract, engine, seen) as session:
@@ -162,10 +163,16 @@ def _require_kernels(task: ReplayTask, contract: Contract, before: str, seen: _P
         raise AttemptVoid("setting-not-in-force", "the pinned kernel cache changed in the replay")
 
 
-def _load(task: ReplayTask, contract: Contract, engine: Engine, seen: _Progress) -> None:
+def _load(
+    task: ReplayTask,
+    contract: Contract,
+    engine: Engine,
+    on_disk: Mapping[str, bytes],
+    seen: _Progress,
+) -> None:
     """Seeded from the nonce, so that whatever is initialised at random differs between replays."""
     _seed(contract, int(task.attempt, 16))
-    census = engine.load(task.campaign)
+    census = engine.load(on_disk, task.campaign)
     _seed(contract, contract.determinism.seed)
     seen.census = asdict(census)
     _require_census(census)
@@ -244,7 +251,6 @@ def _close(
         freshness=seen.freshness,
         effective=seen.effective,
         effective_end=seen.effective_end,
-        weights={},
         census=seen.census,
         envelope=seen.envelope,
         logs=_logs(task.folder),

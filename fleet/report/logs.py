@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from fleet.errors import UsageError
 from fleet.evidence.landing import Landing
 
@@ -40,6 +42,13 @@ def read_logs(landing: Landing, beginning: str) -> Logs:
         )
     folder = landing.attempt(found[0])
     return Logs(found[0], _text(folder / "stdout.txt"), _text(folder / "stderr.txt"))
+
+
+def print_logs(console: Console, logs: Logs) -> None:
+    """For a person, each line as it was."""
+    for name, text in (("stdout", logs.stdout), ("stderr", logs.stderr)):
+        console.print(f"--- {logs.attempt} {name}", highlight=False)
+        console.print(text, highlight=False, soft_wrap=True)
 
 
 def _text(path: Path) -> str:

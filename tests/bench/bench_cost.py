@@ -31,7 +31,7 @@ from fleet.contract.model import Contract
 from fleet.contract.parsers import load_parser
 from fleet.evidence.parts import PartWriter
 from fleet.replay import determinism, observe
-from fleet.replay.checkpoint import default_cache, resolve
+from fleet.replay.checkpoint import default_cache, resolve, tensor_digests
 from fleet.replay.engines.protocol import Prepared
 from fleet.replay.engines.registry import make_engine
 from fleet.replay.pinned import Samples
@@ -88,7 +88,7 @@ class Bench:
         determinism.apply(self.contract)
         self.engine: Any = make_engine(self.contract, folder)
         self.inputs = observe.prepare(self.task, self.contract, self.engine, self.samples)
-        self.engine.load()
+        self.engine.load(tensor_digests(folder) if folder else {})
         self.writer = PartWriter(self.task.folder)
 
     def pairs(self) -> Iterator[tuple[float, float]]:

@@ -152,7 +152,6 @@ def close(
         freshness={"nonce": task.attempt, "imported_at_entry": [], "predecessor_gone": True},
         effective={},
         effective_end={},
-        weights={},
         census={},
         envelope={"prompt_tokens": [12, 12], "context_tokens": 14, "batch_size": 1},
         logs={},

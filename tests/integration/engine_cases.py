@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file, save_file
+
 from fleet.contract.model import Contract
-from fleet.replay.engines.protocol import Engine, Generation, Prepared
+from fleet.replay.checkpoint_tensors import tensor_digests
+from fleet.replay.engines.protocol import Census, Engine, Generation, Prepared
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 QUESTIONS = tuple("What is " + "one plus " * n + "one?" for n in range(4))
@@ -44,6 +49,18 @@ def contract(**changes: dict[str, Any]) -> Contract:
     for name, table in changes.items():
         tables[name] = tables.get(name, {}) | table
     return Contract.model_validate(tables)
+
+
+def edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """Change the tensors of a checkpoint."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def load(engine: Engine, folder: Path) -> Census:
+    """Load what is in the folder now, as if it were the pinned checkpoint."""
+    return engine.load(tensor_digests(folder))
 
 
 def prepared(engine: Engine, questions: Sequence[str] = QUESTIONS) -> list[Prepared]:

@@ -17,8 +17,8 @@ import duckdb
 import pytest
 import typer
 
-from fleet import cli
 from fleet.cli import app, run
+from fleet.options import Where
 from tests.campaigns import (
     CONTRACT,
     CONTROLS,
@@ -511,7 +511,7 @@ def test_a_fault_of_ours_is_exit_3_without_a_traceback_unless_asked_for(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("[red]odd[/red]")
 
-    monkeypatch.setattr(cli, "places", broken)
+    monkeypatch.setattr(Where, "places", broken)
     assert run(["status"]) == 3
     err = capfd.readouterr().err
     assert "internal error (no verdict): ZeroDivisionError: [red]odd[/red]" in err
@@ -527,6 +527,6 @@ def test_an_interrupt_is_exit_3(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "places", interrupted)
+    monkeypatch.setattr(Where, "places", interrupted)
     assert run(["status"]) == 3
     assert "interrupted" in capfd.readouterr().err

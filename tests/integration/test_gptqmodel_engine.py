@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from fleet.errors import AttemptFailed, ContractError
-from fleet.replay import capability, determinism
+from fleet.replay import capability
 from fleet.replay.engines.gptqmodel import GPTQModelEngine
 from tests.integration import gptq_checkpoint
-from tests.integration.engine_cases import contract, not_in_force, one_by_one, prepared
+from tests.integration.engine_cases import (
+    contract,
+    edit,
+    load,
+    not_in_force,
+    one_by_one,
+    prepared,
+)
 
 pytestmark = [
     pytest.mark.torch,
+    pytest.mark.usefixtures("settings_in_force"),
     # gptqmodel makes its temporary folder before it refuses a backend, and drops it.
     pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning"),
 ]
@@ -39,30 +45,9 @@ def engine_for(folder: Path, backend: str, **tables: Any) -> GPTQModelEngine:
     return GPTQModelEngine(contract(**quantised(backend), **tables), folder)
 
 
-@pytest.fixture(autouse=True)
-def settings_in_force() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    determinism.apply(contract())
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def folder(demo: Demo) -> Path:
     return demo("tiny-llama-awq")
-
-
-@pytest.fixture
-def edited(folder: Path, tmp_path: Path) -> Path:
-    """A private copy of the checkpoint, to be changed."""
-    return Path(shutil.copytree(folder, tmp_path / "checkpoint"))
-
-
-def edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -72,7 +57,7 @@ def test_a_backend_is_stable_and_its_weights_do_not_change_in_use(
     runs = []
     for _ in range(2):
         engine = engine_for(folder, backend)
-        census = engine.load()
+        census = load(engine, folder)
         assert (census.unmapped, census.altered, census.missing) == ([], [], [])
         assert {k["backend"] for k in census.kernels.values()} == {backend}
         assert len(census.kernels) == 14
@@ -91,7 +76,7 @@ def test_gptq_is_run_by_the_same_engine(folder: Path, tmp_path: Path, backend: s
     rule = contract(**quantised(backend, method="gptq"))
     assert capability.cannot_run(rule, gptq) == []
     engine = GPTQModelEngine(rule, gptq)
-    census = engine.load()
+    census = load(engine, gptq)
     assert (census.unmapped, census.altered, census.missing) == ([], [], [])
     assert {k["backend"] for k in census.kernels.values()} == {backend}
     weights = engine.weights()
@@ -104,7 +89,7 @@ def test_two_backends_give_two_sets_of_bits_of_one_checkpoint(folder: Path) -> N
     logits = []
     for backend in ("awq_torch", "awq_torch_aten"):
         engine = engine_for(folder, backend)
-        engine.load()
+        load(engine, folder)
         steps = engine.generate(prepared(engine)[:1])[0].steps
         logits.append([s.logits_sha256 for s in steps])
     assert logits[0] != logits[1]
@@ -112,7 +97,7 @@ def test_two_backends_give_two_sets_of_bits_of_one_checkpoint(folder: Path) -> N
 
 def test_class_and_mode_of_every_module_are_read_and_hashed(folder: Path) -> None:
     engine = engine_for(folder, "awq_torch_aten")
-    kernel = engine.load().kernels[Q_PROJ]
+    kernel = load(engine, folder).kernels[Q_PROJ]
     assert (kernel["class"], kernel["mode"]) == ("TorchAtenAwqLinear", "inference")
     before = engine.settings().effective
     assert before["model.kernel_counts"] == {"TorchAtenAwqLinear/inference": 14}
@@ -124,7 +109,7 @@ def test_class_and_mode_of_every_module_are_read_and_hashed(folder: Path) -> Non
 
 def test_a_kernels_private_tables_are_part_of_the_weights(folder: Path) -> None:
     engine = engine_for(folder, "awq_torch_aten")
-    engine.load()
+    load(engine, folder)
     before = engine.weights()
     table = engine.model().get_submodule(Q_PROJ).scales_and_zeros
     table.view(torch.int16).flatten()[0] ^= 1
@@ -132,8 +117,8 @@ def test_a_kernels_private_tables_are_part_of_the_weights(folder: Path) -> None:
 
 
 def test_repacked_tensors_are_named_where_a_kernel_repacks_at_load(folder: Path) -> None:
-    assert engine_for(folder, "awq_torch").load().repacked == []
-    repacked = engine_for(folder, "awq_torch_int8").load().repacked
+    assert load(engine_for(folder, "awq_torch"), folder).repacked == []
+    repacked = load(engine_for(folder, "awq_torch_int8"), folder).repacked
     assert f"{Q_PROJ}.qweight" in repacked
 
 
@@ -144,25 +129,25 @@ def test_a_packed_weight_changed_after_loading_is_altered_not_repacked(folder: P
             model.get_submodule(Q_PROJ).qweight[0, 0] ^= 1
             return model, missing
 
-    census = Forgetful(contract(**quantised("awq_torch")), folder).load()
+    census = load(Forgetful(contract(**quantised("awq_torch")), folder), folder)
     assert (census.altered, census.repacked) == ([f"{Q_PROJ}.qweight"], [])
 
 
 @pytest.mark.parametrize("backend", ["awq_torch", "awq_torch_int8"])
 def test_a_packed_weight_that_the_checkpoint_lacks_is_unmapped(edited: Path, backend: str) -> None:
     edit(edited, lambda tensors: tensors.pop(f"{Q_PROJ}.qweight"))
-    assert engine_for(edited, backend).load().unmapped == [f"{Q_PROJ}.qweight"]
+    assert load(engine_for(edited, backend), edited).unmapped == [f"{Q_PROJ}.qweight"]
 
 
 def test_a_norm_that_the_checkpoint_lacks_is_unmapped(edited: Path) -> None:
     edit(edited, lambda tensors: tensors.pop("model.norm.weight"))
-    assert engine_for(edited, "awq_torch").load().unmapped == ["model.norm.weight"]
+    assert load(engine_for(edited, "awq_torch"), edited).unmapped == ["model.norm.weight"]
 
 
 def test_the_generation_config_in_memory_is_replaced_too(edited: Path) -> None:
     (edited / "generation_config.json").write_text(json.dumps({"repetition_penalty": 1.3}))
     engine = engine_for(edited, "awq_torch_aten")
-    engine.load()
+    load(engine, edited)
     one_by_one(engine, prepared(engine)[:1])
     assert not_in_force(engine) == []
     assert engine.settings().effective["decoding.generation_config"]["do_sample"] is False
@@ -173,13 +158,13 @@ def test_the_generation_config_in_memory_is_replaced_too(edited: Path) -> None:
 
 def test_eager_attention_is_in_force_when_asked_for(folder: Path) -> None:
     engine = engine_for(folder, "awq_torch_aten", attention={"implementation": "eager"})
-    engine.load()
+    load(engine, folder)
     assert engine.settings().effective["model.attention"] == "eager"
 
 
 def test_what_the_import_did_to_the_environment_is_recorded(folder: Path) -> None:
     engine = engine_for(folder, "awq_torch_aten")
-    engine.load()
+    load(engine, folder)
     effective = engine.settings().effective
     assert "CUDA_DEVICE_ORDER" in effective["gptqmodel.environment_names"]
     json.dumps(effective, allow_nan=False)
@@ -189,7 +174,7 @@ def test_a_backend_that_cannot_run_here_fails_at_load_with_the_reason(folder: Pa
     if torch.cuda.is_available():
         pytest.skip("this machine may well run it")
     with pytest.raises(AttemptFailed, match="requires CUDA"):
-        engine_for(folder, "awq_marlin").load()
+        load(engine_for(folder, "awq_marlin"), folder)
 
 
 def test_a_contract_that_contradicts_the_checkpoint_is_refused(folder: Path) -> None:

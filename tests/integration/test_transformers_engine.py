@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from fleet.errors import AttemptFailed, AttemptVoid, CheckpointError, ContractError
 from fleet.replay import determinism
+from fleet.replay.checkpoint_tensors import tensor_digests
 from fleet.replay.engines.logits import digest, steps_of
 from fleet.replay.engines.transformers import TransformersEngine
 from tests.integration.engine_cases import (
     NOW,
     contract,
+    edit,
+    load,
     not_in_force,
     one_by_one,
     prepared,
 )
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("settings_in_force")]
 
 Demo = Callable[[str], Path]
 Q_PROJ = "model.layers.0.self_attn.q_proj"
-
-
-@pytest.fixture(autouse=True)
-def settings_in_force() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    determinism.apply(contract())
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -44,15 +36,9 @@ def folder(demo: Demo) -> Path:
     return demo("tiny-llama-bf16")
 
 
-@pytest.fixture
-def edited(folder: Path, tmp_path: Path) -> Path:
-    """A private copy of the checkpoint, to be changed."""
-    return Path(shutil.copytree(folder, tmp_path / "checkpoint"))
-
-
 def engine_of(folder: Path, **changes: dict) -> TransformersEngine:
     engine = TransformersEngine(contract(**changes), folder)
-    engine.load()
+    load(engine, folder)
     return engine
 
 
@@ -68,7 +54,7 @@ def test_two_engines_give_the_same_bits(folder: Path, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_every_tensor_maps_to_the_checkpoint_in_any_dtype(folder: Path, dtype: str) -> None:
-    census = TransformersEngine(contract(model={"dtype": dtype}), folder).load()
+    census = load(TransformersEngine(contract(model={"dtype": dtype}), folder), folder)
     assert (census.unmapped, census.altered, census.missing, census.off_device) == ([], [], [], [])
     assert all(name.endswith("inv_freq") for name in census.computed)
     assert (census.training, census.requires_grad) == ([], [])
@@ -183,27 +169,22 @@ def test_declared_sampling_is_what_was_in_force(folder: Path) -> None:
 
 
 def test_a_tensor_that_the_checkpoint_lacks_is_unmapped(edited: Path) -> None:
-    tensors = load_file(edited / "model.safetensors")
-    del tensors[f"{Q_PROJ}.weight"]
-    save_file(tensors, edited / "model.safetensors", metadata={"format": "pt"})
-    census = TransformersEngine(contract(), edited).load()
+    edit(edited, lambda tensors: tensors.pop(f"{Q_PROJ}.weight"))
+    census = load(TransformersEngine(contract(), edited), edited)
     assert census.unmapped == [f"{Q_PROJ}.weight"]
 
 
 def test_a_tensor_of_another_shape_is_a_load_error(edited: Path) -> None:
-    tensors = load_file(edited / "model.safetensors")
-    tensors["model.norm.weight"] = torch.ones(3, dtype=torch.bfloat16)
-    save_file(tensors, edited / "model.safetensors", metadata={"format": "pt"})
+    small = torch.ones(3, dtype=torch.bfloat16)
+    edit(edited, lambda tensors: tensors.update({"model.norm.weight": small}))
     with pytest.raises(AttemptFailed, match="load-error"):
-        TransformersEngine(contract(), edited).load()
+        load(TransformersEngine(contract(), edited), edited)
 
 
 def test_a_tensor_that_nothing_loads_is_missing(edited: Path) -> None:
-    tensors = load_file(edited / "model.safetensors")
-    tensors["model.layers.0.self_attn.extra.weight"] = torch.ones(3)
-    save_file(tensors, edited / "model.safetensors", metadata={"format": "pt"})
-    census = TransformersEngine(contract(), edited).load()
-    assert census.missing == ["model.layers.0.self_attn.extra.weight"]
+    extra = "model.layers.0.self_attn.extra.weight"
+    edit(edited, lambda tensors: tensors.update({extra: torch.ones(3)}))
+    assert load(TransformersEngine(contract(), edited), edited).missing == [extra]
 
 
 def test_a_tensor_initialised_again_after_loading_is_altered(folder: Path) -> None:
@@ -213,7 +194,28 @@ def test_a_tensor_initialised_again_after_loading_is_altered(folder: Path) -> No
             torch.nn.init.normal_(model.get_submodule(Q_PROJ).weight)
             return model, missing
 
-    assert Forgetful(contract(), folder).load().altered == [f"{Q_PROJ}.weight"]
+    assert load(Forgetful(contract(), folder), folder).altered == [f"{Q_PROJ}.weight"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_weights_that_changed_on_disk_before_they_were_loaded_are_not_the_pinned_ones(
+    edited: Path, dtype: str
+) -> None:
+    pinned = tensor_digests(edited)
+    edit(edited, lambda tensors: tensors["model.norm.weight"].add_(1))
+    engine = TransformersEngine(contract(model={"dtype": dtype}), edited)
+    if dtype == "bfloat16":
+        assert engine.load(pinned).altered == ["model.norm.weight"]
+    else:  # compared after a cast, which the bytes on disk are needed for
+        with pytest.raises(AttemptVoid, match=r"model\.norm\.weight: not the pinned one"):
+            engine.load(pinned)
+
+
+def test_a_tensor_that_came_to_the_disk_after_the_pin_is_no_pinned_one(edited: Path) -> None:
+    pinned = tensor_digests(edited)
+    edit(edited, lambda tensors: tensors.update(extra=torch.ones(3)))
+    with pytest.raises(AttemptVoid, match="checkpoint tensor extra: not the pinned one"):
+        TransformersEngine(contract(), edited).load(pinned)
 
 
 def test_one_flipped_weight_bit_changes_the_weights_digest(folder: Path) -> None:
@@ -242,7 +244,7 @@ def test_a_control_that_names_no_linear_names_the_near_ones(folder: Path) -> Non
         contract(control={"inject": "racy_linear:model.layers.0.self_attn.q_prj"}), folder
     )
     with pytest.raises(ContractError, match=r"for example: .*layers\.0\.self_attn\.q_proj"):
-        engine.load()
+        load(engine, folder)
 
 
 def test_a_chat_arm_needs_a_chat_template(folder: Path) -> None:

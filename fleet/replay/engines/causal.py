@@ -84,7 +84,9 @@ class CausalEngine(abc.ABC):
         """The model on the slot's device, and the names its loader had no tensor for."""
 
     @abc.abstractmethod
-    def _map(self, model: Any, reinitialised: Sequence[str]) -> weights.Mapped:
+    def _map(
+        self, model: Any, on_disk: Mapping[str, bytes], reinitialised: Sequence[str]
+    ) -> weights.Mapped:
         """Loaded tensors against the checkpoint's."""
 
     def _settle(self, model: Any) -> None:
@@ -122,7 +124,7 @@ class CausalEngine(abc.ABC):
         """See the protocol."""
         return self._tokens.prepare(arm, records, prompts, now)
 
-    def load(self, nonce: str = "") -> Census:
+    def load(self, on_disk: Mapping[str, bytes], nonce: str = "") -> Census:
         """Load, compare with the checkpoint, inject what a control asks for, take the census."""
         with _load_errors(self.name), _memory_errors():
             model, reinitialised = self._load_model()
@@ -131,7 +133,7 @@ class CausalEngine(abc.ABC):
         self._model = model
         tensors = weights.tensors_of(model)
         off_device = sorted(n for n, t in tensors.items() if t.device != self._device)
-        mapped = weights.Mapped() if off_device else self._map(model, reinitialised)
+        mapped = weights.Mapped() if off_device else self._map(model, on_disk, reinitialised)
         with _memory_errors():
             self._settle(model)
         injected = inject(model, self._contract, nonce)

@@ -80,9 +80,11 @@ class GPTQModelEngine(CausalEngine):
             offload.cleanup()
         return wrapper.model, ()
 
-    def _map(self, model: Any, reinitialised: Sequence[str]) -> weights.Mapped:
+    def _map(
+        self, model: Any, on_disk: Mapping[str, bytes], reinitialised: Sequence[str]
+    ) -> weights.Mapped:
         kernels = {path: type(m).__name__ for path, m in self._quantised(model).items()}
-        return weights.map_to_checkpoint(model, self._checkpoint, reinitialised, kernels)
+        return weights.map_to_checkpoint(model, self._checkpoint, on_disk, reinitialised, kernels)
 
     def _settle(self, model: Any) -> None:
         """One forward of one token. Gradients must be off: with them a kernel locks its training

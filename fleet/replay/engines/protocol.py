@@ -110,10 +110,12 @@ class Engine(Protocol):
             now: what ``strftime_now`` reads, in the chat template too.
         """
 
-    def load(self, nonce: str = "") -> Census:
+    def load(self, on_disk: Mapping[str, bytes], nonce: str = "") -> Census:
         """Load the weights and put them on the slot's device, in inference mode.
 
         Args:
+            on_disk: digest of every tensor of the pinned checkpoint, by name; what is loaded is
+                held against them.
             nonce: places a control's fault where the contract does not: one nonce, one place.
         """
 

@@ -58,8 +58,8 @@ class SyntheticEngine:
             for record, prompt, row in zip(records, prompts, ids, strict=True)
         ]
 
-    def load(self, nonce: str = "") -> Census:
-        """One weight: the key."""
+    def load(self, on_disk: Mapping[str, bytes], nonce: str = "") -> Census:
+        """One weight: the key, which is on no disk."""
         return Census(classes={"SyntheticModel": 1}, num_parameters=len(self._key))
 
     def settings(self) -> Settings:

@@ -5,7 +5,7 @@ Knows how to load; everything else is :class:`~fleet.replay.engines.causal.Causa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,5 +71,7 @@ class TransformersEngine(CausalEngine):
         mismatched = [entry[0] for entry in info["mismatched_keys"]]
         return model.to(self._device), sorted({*info["missing_keys"], *mismatched})
 
-    def _map(self, model: Any, reinitialised: Sequence[str]) -> weights.Mapped:
-        return weights.map_to_checkpoint(model, self._checkpoint, reinitialised)
+    def _map(
+        self, model: Any, on_disk: Mapping[str, bytes], reinitialised: Sequence[str]
+    ) -> weights.Mapped:
+        return weights.map_to_checkpoint(model, self._checkpoint, on_disk, reinitialised)

@@ -18,7 +18,8 @@ from safetensors import safe_open
 from torch import nn
 
 from fleet.contract.canonical import digest_json
-from fleet.replay.checkpoint_tensors import tensor_digests, weight_files
+from fleet.errors import AttemptVoid
+from fleet.replay.checkpoint_tensors import weight_files
 from fleet.replay.engines.logits import digest
 
 COMPUTED: dict[str, str] = {
@@ -73,6 +74,7 @@ def digest_all(tensors: Mapping[str, torch.Tensor]) -> bytes:
 def map_to_checkpoint(
     model: nn.Module,
     folder: Path,
+    on_disk: Mapping[str, bytes],
     reinitialised: Collection[str] = (),
     kernels: Mapping[str, str] | None = None,
 ) -> Mapped:
@@ -81,12 +83,16 @@ def map_to_checkpoint(
     Args:
         model: the loaded model, before anything is injected.
         folder: its checkpoint.
+        on_disk: digests of the checkpoint's tensors by name, which pin it.
         reinitialised: names that the loader itself says it found no tensor for, or another shape.
         kernels: module path -> class of the modules that may repack their own tensors.
+
+    Raises:
+        AttemptVoid: the folder holds other tensors than those pinned.
     """
     loaded = tensors_of(model)
     found = digests_of(loaded)
-    disk = _Disk(folder)
+    disk = _Disk(folder, on_disk)
     owners = _Owners(kernels or {})
     mapped = Mapped()
     left_over = sorted(n for n in loaded if n not in disk.digests or n in reinitialised)
@@ -167,10 +173,10 @@ def _place(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 class _Disk:
-    """The checkpoint's tensors: digests at once, bytes only where a cast must be compared."""
+    """The checkpoint's tensors: pinned digests, bytes only where a cast must be compared."""
 
-    def __init__(self, folder: Path) -> None:
-        self.digests = tensor_digests(folder)
+    def __init__(self, folder: Path, digests: Mapping[str, bytes]) -> None:
+        self.digests = digests
         self._files: dict[str, Path] = {}
         self._dtypes: dict[str, torch.dtype | None] = {}
         self._cast: dict[tuple[str, torch.dtype], bytes] = {}
@@ -179,6 +185,8 @@ class _Disk:
                 for name in opened.keys():  # noqa: SIM118 (safe_open is no mapping)
                     self._files[name] = path
                     self._dtypes[name] = _DTYPES.get(opened.get_slice(name).get_dtype())
+        if differing := sorted(self._files.keys() ^ digests.keys()):
+            raise _changed(differing[0])
 
     def digest_as(self, name: str, dtype: torch.dtype) -> bytes:
         """The digest of a tensor on disk once it is cast to ``dtype``."""
@@ -186,12 +194,20 @@ class _Disk:
             return self.digests[name]
         if (name, dtype) not in self._cast:
             with safe_open(self._files[name], framework="pt") as opened:
-                self._cast[name, dtype] = digest(opened.get_tensor(name).to(dtype))
+                tensor = opened.get_tensor(name)
+            if digest(tensor) != self.digests[name]:
+                raise _changed(name)
+            self._cast[name, dtype] = digest(tensor.to(dtype))
         return self._cast[name, dtype]
 
     def same_bytes(self, names: Iterable[str], wanted: bytes, dtype: torch.dtype) -> str | None:
         """An unused tensor with these bytes: a renamed one."""
         return next((n for n in sorted(names) if self.digest_as(n, dtype) == wanted), None)
+
+
+def _changed(name: str) -> AttemptVoid:
+    text = f"checkpoint tensor {name}: not the pinned one any more"
+    return AttemptVoid("pinned-content-changed", text)
 
 
 _DTYPES = {

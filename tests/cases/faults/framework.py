@@ -19,7 +19,7 @@ from tests.cases.faults.patching import Fault, is_current, wrap
 
 def _census(**found: Any) -> Fault:
     def fault(task: ReplayTask, entry: AtEntry) -> None:
-        wrap(SyntheticEngine, "load", lambda load: lambda self: replace(load(self), **found))
+        wrap(SyntheticEngine, "load", lambda load: lambda *given: replace(load(*given), **found))
 
     return fault
 

@@ -1,0 +1,133 @@
+"""What verbs accept alike, once: where things are, and the form of the answer.
+
+A verb takes a group as one parameter, and :func:`grouped` shows typer its fields as options of
+their own. A new verb is one function: its arguments, ``where: Where``, ``form: Form``. Knows no
+verb; imports no room before a verb asks for its places.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+from rich.console import Console
+
+from fleet.report.screen import emit, out
+
+if TYPE_CHECKING:
+    from fleet.schedule.certify import Places
+
+T = TypeVar("T")
+
+
+def _writable_file(path: Path | None) -> Path | None:
+    """Asked before the work, not after it."""
+    if path is None or (path.parent.is_dir() and not path.is_dir()):
+        return path
+    raise typer.BadParameter(f"expected a file in an existing folder, got {path}")
+
+
+Contracts = Annotated[list[str], typer.Argument(help="Names in the config path, or TOML files.")]
+Contract = Annotated[str, typer.Argument(help="Name in the config path, or a TOML file.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
+
+STORE, LANDING = Path("var/fleet.duckdb"), Path("var/landing")
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where everything is; accepted after every verb, used or not, so that none has to be moved."""
+
+    store: Annotated[Path, typer.Option(envvar="FLEET_STORE", help="DuckDB file.")] = STORE
+    landing: Annotated[
+        Path, typer.Option(envvar="FLEET_LANDING", help="Folder of the evidence.")
+    ] = LANDING
+    address: Annotated[
+        str | None,
+        typer.Option(envvar="FLEET_ADDRESS", help="Ray address; a local Ray if left out."),
+    ] = None
+    configs: Annotated[
+        str | None,
+        typer.Option(help="Folders with contracts/ and datasets/ [env: FLEET_CONFIGS]."),
+    ] = None
+
+    def places(self) -> Places:
+        """Options and the environment as paths.
+
+        Raises:
+            UsageError: a folder of ``configs`` is not there.
+        """
+        from fleet.contract.load import config_path
+        from fleet.replay.checkpoint import default_cache
+        from fleet.schedule.certify import Places
+
+        cache = default_cache(os.environ)
+        return Places(
+            search=config_path(self.configs, os.environ),
+            store=self.store,
+            landing=self.landing,
+            cache=cache,
+            scratch=cache / "scratch",
+        )
+
+
+@dataclass(frozen=True)
+class Form:
+    """How an answer is given: text or one JSON document, on the screen or in a file."""
+
+    as_json: Json = False
+    output: Annotated[
+        Path | None,
+        typer.Option(callback=_writable_file, help="Write there instead of to the screen."),
+    ] = None
+
+    def show(
+        self, document: dict[str, Any], print_text: Callable[[Console, T], None], answer: T
+    ) -> None:
+        """The document, or the answer for a person."""
+        if self.as_json:
+            return emit(document, self.output)
+        with out(self.output) as console:
+            print_text(console, answer)
+
+
+def grouped(verb: Callable[..., None]) -> Callable[..., None]:
+    """The same verb, with every parameter that is a group spread into that group's options."""
+    hints = get_type_hints(verb, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+
+    @functools.wraps(verb)
+    def spread(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
+        verb(**given)
+
+    shown = list(_parameters(verb, hints, groups))
+    spread.__dict__["__signature__"] = inspect.Signature(shown)
+    spread.__annotations__ = {p.name: p.annotation for p in shown} | {"return": None}
+    return spread
+
+
+def _parameters(
+    verb: Callable[..., None], hints: dict[str, Any], groups: dict[str, Any]
+) -> Iterator[inspect.Parameter]:
+    """The verb's parameters in its own order; a group's options stand where the group stood."""
+    for name, parameter in inspect.signature(verb).parameters.items():
+        if name not in groups:
+            yield _parameter(name, hints[name], parameter.default)
+            continue
+        kinds = get_type_hints(groups[name], include_extras=True)
+        for f in fields(groups[name]):
+            default = inspect.Parameter.empty if f.default is MISSING else f.default
+            yield _parameter(f.name, kinds[f.name], default)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
