@@ -69,9 +69,7 @@ def traced(
     return Traced(found, tuple(plain), tuple(repeated), left_out)
 
 
-def trace_document(
-    contract: str, campaign: str, about: Traced, head: dict[str, Any]
-) -> dict[str, Any]:
+def trace_document(contract: str, about: Traced, head: dict[str, Any]) -> dict[str, Any]:
     """One entry of ``contracts``: the culprit and everything that qualifies it."""
     found = about.found
     body: dict[str, Any] = {"contract": contract, **head, "result": result_of(about)}

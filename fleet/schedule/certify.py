@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from fleet.contract.load import BUILTIN
 from fleet.errors import ContractError, NotIngested, StoreError
@@ -25,7 +24,6 @@ from fleet.store.ingest import ingest
 from fleet.store.open import open_reader, open_writer, publish
 
 Say = Callable[[str], None]
-TraceMode = Literal["never", "on-fail"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Request:
     purpose: Purpose = "certify"
     samples: tuple[str, ...] | None = None
     arms: tuple[str, ...] | None = None
-    trace: TraceMode = "never"
+    trace: str = "never"
     limits: Limits = field(default_factory=Limits)
     argv: tuple[str, ...] = ()
 

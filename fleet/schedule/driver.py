@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,10 +119,14 @@ class Campaign:
         real = [t for t in tasks if t.checkpoint is not None]
         if not real:
             return
-        environment = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-        for problem in self.launcher.preflight(real, environment):
+        for problem in self.launcher.preflight(real, _WITHOUT_WEIGHTS):
             where = str(self.contracts[problem.contract].loaded.path)
             raise CannotRunError(where, problem.key, problem.expected, problem.got, problem.fix)
+
+    def prompt_lengths(self, name: str) -> Mapping[str, Sequence[int]]:
+        """Arm -> prompt length in tokens of every sample of a contract's dataset."""
+        task = self._task(_SLOT_ZERO, self.contracts[name], "0" * 16)
+        return self.launcher.prompt_lengths(task, _WITHOUT_WEIGHTS)
 
     def _open(self, slots: Sequence[Slot], argv: Sequence[str]) -> Ledger:
         ledger = Ledger(self.landing, self.id)
@@ -277,6 +281,8 @@ class Campaign:
 
 
 _SLOT_ZERO = Slot(0, "", 0, "named")
+_WITHOUT_WEIGHTS = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+"""Environment of a process that prepares inputs and loads nothing."""
 _INTERRUPTED = AttemptFailed("driver-gone", "the driver was interrupted")
 
 

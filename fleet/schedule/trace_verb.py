@@ -14,11 +14,11 @@ from fleet.evidence.landing import Landing
 from fleet.judge.sets import in_order
 from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, asked_of
-from fleet.report.traces import Traced, trace_document, traced
+from fleet.report.traces import trace_document, traced
 from fleet.schedule.certify import Places, Planned, Request, Say, run_request
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.one_sample import check_sample
-from fleet.schedule.plan import Slot, Work
+from fleet.schedule.plan import Work
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.tracing import TracePlan, Tracing, batch_of, check_step, default_arm
 from fleet.store import queries
@@ -40,23 +40,8 @@ class TraceRequest:
     zoom: bool = False
 
 
-@dataclass(frozen=True)
-class TraceAnswer:
-    """What came of it. ``chosen``: why this sample."""
-
-    contract: str
-    campaign: str
-    chosen: str
-    about: Traced
-    document: dict[str, Any]
-
-    def exit_code(self) -> int:
-        """0 no difference seen, 1 a difference, 3 no evidence."""
-        return {"DIFFERENT": 1, "NO_DIFFERENCE_SEEN": 0}.get(self.document["result"], 3)
-
-
 def plan_trace(asked: TraceRequest, planned: Planned, places: Places) -> tuple[TracePlan, str]:
-    """Which samples and arms, and why; nothing has been started.
+    """Which samples and arms, and why; fills in the slots, starts nothing.
 
     Raises:
         UsageError: the contract has no such sample or arm, no modules, or fewer than two replays.
@@ -70,7 +55,9 @@ def plan_trace(asked: TraceRequest, planned: Planned, places: Places) -> tuple[T
     arms = tuple(sorted(resolved.loaded.contract.arms)) if arm is None else (arm,)
     work = Work("trace", samples, arms, TraceOrder(check_step(asked.step)))
     replays = asked.replays or resolved.loaded.contract.require.replays
-    return TracePlan(resolved, work, replays, "named", asked.repeats, asked.zoom), why
+    plan = TracePlan(resolved, work, replays, "named", asked.repeats, asked.zoom)
+    planned.slots = plan.first_slots(0)
+    return plan, why
 
 
 def _require_traceable(resolved: Resolved, asked: TraceRequest) -> None:
@@ -118,18 +105,26 @@ def _first_differing(
     return None
 
 
-def trace(
-    asked: TraceRequest,
+def run_trace(
     request: Request,
     planned: Planned,
-    chosen: tuple[TracePlan, str],
+    plan: TracePlan,
+    why: str,
     places: Places,
     launcher: Launcher,
     say: Say,
-) -> TraceAnswer:
-    """Run the traced replays and what they ask for, and localise."""
-    plan, why = chosen
-    planned.slots = plan.first_slots(0)
+) -> dict[str, Any]:
+    """Run the traced replays and what they ask for; the document that says what came of it.
+
+    Args:
+        request: names the contract.
+        planned: the request, resolved; its slots are those of :func:`plan_trace`.
+        plan: what is traced.
+        why: why these samples.
+        places: where things are.
+        launcher: what starts fresh processes.
+        say: takes progress.
+    """
     follow = Tracing(Landing(places.landing), {plan.resolved.name: plan})
     campaign, _ = run_request(request, planned, places, launcher, say, follow)
     with open_reader(places.store) as store:
@@ -141,12 +136,7 @@ def trace(
         "samples": list(plan.work.samples or ()),
         "chosen": why,
         "arms": list(plan.work.arms or ()),
-        "steps": asked.step,
+        "steps": plan.work.trace.steps if plan.work.trace else "",
     }
-    document = trace_document(plan.resolved.name, campaign.id, about, head)
-    return TraceAnswer(plan.resolved.name, campaign.id, why, about, document)
-
-
-def dry_slots(plan: TracePlan) -> list[Slot]:
-    """What would run first."""
-    return plan.first_slots(0)
+    entry = trace_document(plan.resolved.name, about, head)
+    return {"schema": 1, "campaign": campaign.id, "contracts": [entry], "controls": []}
