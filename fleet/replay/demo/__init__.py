@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import fleet.replay.demo.smollm2 as smollm2
-import fleet.replay.demo.tiny as tiny
+import fleet.replay.demo.tiny_llama as tiny_llama
 from fleet.errors import CheckpointError
 
 Report = Callable[[str], None]
@@ -22,8 +22,8 @@ FORMAT = 1
 """Version of what the builders write; part of the folder's name in the cache."""
 
 DEMOS: Mapping[str, Builder] = {
-    "tiny-llama-bf16": tiny.build_bf16,
-    "tiny-llama-awq": tiny.build_awq,
+    "tiny-llama-bf16": tiny_llama.build_bf16,
+    "tiny-llama-awq": tiny_llama.build_awq,
     "smollm2-135m": smollm2.build_bf16,
     "smollm2-135m-awq": smollm2.build_awq,
 }
