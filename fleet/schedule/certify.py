@@ -17,7 +17,7 @@ from fleet.evidence.states import Purpose
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
 from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
 from fleet.schedule.launcher import Launcher
-from fleet.schedule.plan import MUST, Slot, controls_for, plan
+from fleet.schedule.plan import MUST, TRACED, Slot, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
 from fleet.schedule.tracing import TracePlan, Tracing, first_sample, plan_for
 from fleet.store.ingest import ingest
@@ -122,6 +122,11 @@ def _require_expectations(controls: Sequence[Resolved]) -> None:
     for control in controls:
         expect = control.loaded.contract.expect
         wanted, got = MUST[control.name], expect.verdict if expect else None
+        if control.name in TRACED.values() and expect and not (expect.culprit and expect.fault):
+            raise ContractError(
+                str(control.loaded.path), "expect.culprit", "a culprit and a fault to be named",
+                "none", f"restore {control.name}.toml",
+            )  # fmt: skip
         if got != wanted:
             raise ContractError(
                 str(control.loaded.path),
