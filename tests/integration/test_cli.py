@@ -49,6 +49,7 @@ def test_places_are_accepted_after_every_verb_and_every_verb_explains_itself(ver
     options = {option for parameter in command.params for option in parameter.opts}
     assert {"--store", "--landing", "--address", "--configs"} <= options
     assert command.help
+    assert "[" not in "".join(getattr(p, "help", "") or "" for p in command.params)  # markup
 
 
 def test_what_writes_can_be_told_where_and_what_schedules_can_be_tried_dry() -> None:
