@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,6 +26,14 @@ from fleet.report.screen import emit, out, progress
 
 if TYPE_CHECKING:
     from fleet.schedule.certify import Planned
+
+
+class TraceMode(StrEnum):
+    """When a certification looks for the cause of a FAIL."""
+
+    never = "never"
+    on_fail = "on-fail"
+
 
 app = typer.Typer(
     name="fleet",
@@ -48,6 +57,9 @@ def certify(
     dry_run: Annotated[bool, typer.Option(help="Resolve and print the plan; run nothing.")] = False,
     retries: Annotated[int, typer.Option(min=0, help="Retries of a FAILED or LOST attempt.")] = 1,
     replay_s: Annotated[float, typer.Option(min=1, help="Longest a replay may take.")] = 7200.0,
+    trace: Annotated[
+        TraceMode, typer.Option(help="Trace the first differing sample of each FAIL.")
+    ] = TraceMode.never,
 ) -> None:
     """Run the replays of each contract and its controls, and print verdicts."""
     from fleet.report.document import campaign_document
@@ -59,7 +71,8 @@ def certify(
 
     places = where.places()
     limits = Limits(replay_s=replay_s, retries=retries)
-    request = Request(tuple(contracts), limits=limits, argv=tuple(sys.argv[1:]))
+    argv = tuple(sys.argv[1:])
+    request = Request(tuple(contracts), limits=limits, argv=argv, trace=trace.value)
     with progress("resolving contracts") as say:
         planned = plan_request(request, places, say)
         if dry_run:
@@ -163,6 +176,87 @@ def replay(
             found = replay_one(request, planned, places, launcher, say)
     form.show(found.to_json(), print_diff, found)
     raise typer.Exit(found.exit_code())
+
+
+@app.command()
+@grouped
+def trace(
+    contract: Contract,
+    where: Where,
+    form: Form,
+    sample: Annotated[
+        str | None,
+        typer.Option(help='Sample id, or "all"; if left out the first one known to differ.'),
+    ] = None,
+    arm: Annotated[str | None, typer.Option(help="Arm name.")] = None,
+    step: Annotated[str, typer.Option(help="all, prefill, or a step number from 0.")] = "all",
+    replays: Annotated[
+        int | None, typer.Option(help="Traced replays; the contract's own number if left out.")
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=0, help="Repeats of the culprit's call in one process.")
+    ] = 200,
+    zoom: Annotated[
+        bool, typer.Option(help="Name the first operation inside the culprit.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print the plan; run nothing.")] = False,
+) -> None:
+    """Which module, gap, weight, cache or input diverged first, and what kind of fault it is."""
+    from fleet.report.trace_view import print_trace
+    from fleet.schedule.certify import Request, plan_request, require_usable
+    from fleet.schedule.cluster import RayCluster
+    from fleet.schedule.trace_verb import TraceRequest, plan_trace, run_trace
+
+    places = where.places()
+    request = Request((contract,), "trace", argv=tuple(sys.argv[1:]))
+    asked = TraceRequest(contract, sample, arm, step, replays, repeats, zoom)
+    with progress("resolving the contract") as say:
+        planned = plan_request(request, places, say)
+        plan, why = plan_trace(asked, planned, places)
+        if dry_run:
+            return _show_plan(planned, form)
+        require_usable(places)
+        with RayCluster(where.address) as launcher:
+            document = run_trace(request, planned, plan, why, places, launcher, say)
+    form.show(document, print_trace, document)
+    raise typer.Exit(RESULT_CODES[document["contracts"][0]["result"]])
+
+
+@app.command()
+@grouped
+def screen(
+    contracts: Contracts,
+    where: Where,
+    form: Form,
+    near: Annotated[
+        int, typer.Option(min=0, help="Records nearest to a tie, by margins in the store.")
+    ] = 8,
+    dry_run: Annotated[bool, typer.Option(help="Resolve and print the plan; run nothing.")] = False,
+) -> None:
+    """The cheap gate before a full run: every input shape, the nearest margins, one trace."""
+    from fleet.report.trace_view import print_screen
+    from fleet.schedule.certify import Request, plan_request, require_usable
+    from fleet.schedule.cluster import RayCluster
+    from fleet.schedule.screening import choose
+    from fleet.schedule.screening import screen as run_screen
+
+    places = where.places()
+    request = Request(tuple(contracts), "screen", argv=tuple(sys.argv[1:]))
+    with progress("resolving contracts") as say:
+        planned = plan_request(request, places, say)
+        if dry_run:
+            return _show_plan(planned, form)
+        require_usable(places)
+        with RayCluster(where.address) as launcher:
+            selections = choose(planned, near, places, launcher)
+            document = run_screen(request, planned, selections, places, launcher, say)
+    form.show(document, print_screen, document)
+    codes = [RESULT_CODES[entry["result"]] for entry in document["contracts"]]
+    raise typer.Exit(1 if 1 in codes else max(codes))
+
+
+RESULT_CODES = {"DIFFERENT": 1, "NO_DIFFERENCE_SEEN": 0, "NO_EVIDENCE": 3}
+"""Verbs that give a difference or none, and no verdict."""
 
 
 @app.command()

@@ -21,6 +21,7 @@ from fleet.contract.load import BUILTIN
 from fleet.evidence.manifest import Process
 from fleet.evidence.process import boot_id, pid_namespace
 from fleet.replay import probe
+from fleet.replay.preflight import prompt_lengths
 from fleet.replay.probe import AtEntry
 from fleet.replay.run import run_replay
 from fleet.replay.task import ReplayTask
@@ -126,6 +127,11 @@ class FakeLauncher:
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]
     ) -> list[Problem]:
         return list(self.problems)
+
+    def prompt_lengths(
+        self, task: ReplayTask, environment: Mapping[str, str]
+    ) -> dict[str, list[int]]:
+        return prompt_lengths(task)
 
     def start(
         self,

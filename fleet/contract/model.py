@@ -168,10 +168,14 @@ class Arm(Table):
     system: str | None = None
 
 
+BY_NONCE = "@nonce"
+"""A place that the contract leaves to the campaign."""
+
+
 class Control(Table):
     """A fault that the contract asks for, so that the instrument can be tested."""
 
-    inject: Annotated[str, Field(pattern=r"^(racy_linear|ordered_linear):[A-Za-z0-9_.]+$")]
+    inject: Annotated[str, Field(pattern=r"^(racy_linear|ordered_linear):(@nonce|[A-Za-z0-9_.]+)$")]
 
 
 class Require(Table):

@@ -38,7 +38,10 @@ class Process:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What one process did. Digests are ``sha256:<hex>`` text."""
+    """What one process did. Digests are ``sha256:<hex>`` text.
+
+    ``trace``: ``files`` (name -> digest), ``coverage``, ``hooks``, ``repeats``; empty if untraced.
+    """
 
     attempt: str
     campaign: str
@@ -68,6 +71,7 @@ class Manifest:
     traced: bool = False
     vary: tuple[str, ...] = ()
     volatile: dict[str, Any] = field(default_factory=dict)
+    trace: dict[str, Any] = field(default_factory=dict)
     format: int = MANIFEST_FORMAT
 
     def to_bytes(self) -> bytes:
@@ -91,8 +95,10 @@ class Manifest:
             if raw.get("format") != MANIFEST_FORMAT:
                 raise EvidenceError("evidence-altered", f"manifest format {raw.get('format')!r}")
             known = {f.name for f in fields(cls)}
-            if set(raw) != known:
-                raise EvidenceError("evidence-altered", f"manifest keys {sorted(set(raw) ^ known)}")
+            odd = set(raw) ^ known
+            if odd - _ADDED or not set(raw) <= known:
+                raise EvidenceError("evidence-altered", f"manifest keys {sorted(odd)}")
+            raw = {name: {} for name in _ADDED} | raw
             _require_types(raw)
             cause = Cause(**raw["cause"]) if raw["cause"] is not None else None
             return cls(
@@ -109,6 +115,9 @@ class Manifest:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise EvidenceError("evidence-altered", f"not a manifest: {error}") from error
 
+
+_ADDED = frozenset({"trace"})
+"""Tables that a manifest of an earlier version does not have: empty when left out."""
 
 _TYPES: dict[str, type] = {"str": str, "int": int, "bool": bool, "dict": dict}
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fleet.contract.canonical import sha256, to_text
 from fleet.errors import EvidenceError
 from fleet.evidence.landing import write_once
 from fleet.evidence.manifest import Part
-from fleet.evidence.records import Record, to_table
+from fleet.evidence.records import to_table
 
 FIRST_ROWS = 256
 
@@ -29,18 +32,26 @@ class PartWriter:
         rows_per_part: rows held back in memory at most. The first part takes 256 and each full one
             lets the next take twice as many, so that a large attempt lands in few parts.
         seconds_per_part: a row waits about this long at most.
+        stem: how the files' names begin; ``part`` are the attempt's records.
+        table: makes a table of rows.
     """
 
     def __init__(
-        self, folder: Path, rows_per_part: int = 8192, seconds_per_part: float = 10.0
+        self,
+        folder: Path,
+        rows_per_part: int = 8192,
+        seconds_per_part: float = 10.0,
+        stem: str = "part",
+        table: Callable[[Sequence[Any]], pa.Table] = to_table,
     ) -> None:
         self._folder, self._most_rows = folder, rows_per_part
+        self._stem, self._table = stem, table
         self._rows_per_part = min(FIRST_ROWS, rows_per_part)
         self._seconds_per_part, self._landed_at_s = seconds_per_part, time.monotonic()
-        self._waiting: list[Record] = []
+        self._waiting: list[Any] = []
         self.parts: list[Part] = []
 
-    def add(self, records: list[Record]) -> None:
+    def add(self, records: Sequence[Any]) -> None:
         """Take rows in; lands a part when enough wait.
 
         Raises:
@@ -60,9 +71,9 @@ class PartWriter:
         if not self._waiting:
             return
         buffer = io.BytesIO()
-        pq.write_table(to_table(self._waiting), buffer, compression="zstd")
+        pq.write_table(self._table(self._waiting), buffer, compression="zstd")
         data = buffer.getvalue()
-        name = f"part-{len(self.parts):05d}.parquet"
+        name = f"{self._stem}-{len(self.parts):05d}.parquet"
         try:
             write_once(self._folder / name, data)
         except FileExistsError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -185,6 +186,6 @@ def row_digests(row: dict[str, Any], graded: dict[str, bytes] | None = None) -> 
     return {f"{name}_sha256": hashlib.sha256(own).digest() for name, own in groups.items()}
 
 
-def to_table(records: list[Record]) -> pa.Table:
+def to_table(records: Sequence[Record]) -> pa.Table:
     """An Arrow table of :data:`SCHEMA`."""
     return pa.Table.from_pylist([record.to_row() for record in records], schema=SCHEMA)

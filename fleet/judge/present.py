@@ -112,7 +112,7 @@ def check_expectation(verdict: Verdict, expect: Expect) -> list[str]:
         "verdict": verdict.verdict,
         "layer": verdict.layer,
         "first_broken_grade": verdict.first_broken_grade,
-        "culprit": verdict.culprit,
+        "culprit": verdict.culprit["path"] if verdict.culprit else None,
         "fault": verdict.fault,
     }
     return [

@@ -29,6 +29,7 @@ from fleet.judge.platforms import parted
 from fleet.judge.present import check_expectation, exit_code, status_of, verdict_lines
 from fleet.judge.sets import SetKey, groups, in_order, pairs_needed, set_key
 from fleet.judge.sufficiency import Evidence
+from fleet.judge.tracing.verdict import of_trace, with_culprit
 from fleet.judge.verdict import Verdict
 
 __all__ = [
@@ -42,10 +43,12 @@ __all__ = [
     "had_pass",
     "judge",
     "judge_campaign",
+    "of_trace",
     "pairs_needed",
     "pairs_needed_for_campaign",
     "status_of",
     "verdict_lines",
+    "with_culprit",
 ]
 
 NO_CONTROLS: Mapping[str, Sequence[str]] = {}

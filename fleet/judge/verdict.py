@@ -57,7 +57,7 @@ class Verdict:
     warnings: tuple[str, ...] = ()
     campaign: str | None = None
     accepted_at_s: float | None = None
-    culprit: str | None = None
+    culprit: dict[str, Any] | None = None
     fault: str | None = None
     rule_version: int = RULE_VERSION
 

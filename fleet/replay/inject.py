@@ -14,7 +14,8 @@ import os
 import torch
 from torch import nn
 
-from fleet.contract.model import Contract
+from fleet.contract.canonical import sha256
+from fleet.contract.model import BY_NONCE, Contract
 from fleet.errors import ContractError
 
 NUM_CHUNKS = 8
@@ -66,21 +67,32 @@ _KINDS: dict[str, type[ChunkedLinear]] = {
 }
 
 
-def inject(model: nn.Module, contract: Contract) -> None:
+def inject(model: nn.Module, contract: Contract, nonce: str) -> str | None:
     """Replace the linear that ``[control] inject`` names; nothing without a ``[control]``.
+
+    Args:
+        model: the loaded model.
+        contract: ``kind:path`` names a linear, ``kind:@nonce`` leaves the choice to ``nonce``.
+        nonce: one nonce, one place; the campaign's, so that its replays agree on it.
+
+    Returns:
+        The path of the replaced linear.
 
     Raises:
         ContractError: the path names no ``nn.Linear`` of this model.
     """
     if contract.control is None:
-        return
+        return None
     kind, _, path = contract.control.inject.partition(":")
     linears = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    if path == BY_NONCE and linears:
+        path = sorted(linears)[int.from_bytes(sha256(nonce.encode())) % len(linears)]
     if path not in linears:
         raise _unknown_path(path, list(linears))
     parent, _, leaf = path.rpartition(".")
     replacement = _KINDS[kind](linears[path]).train(linears[path].training)
     setattr(model.get_submodule(parent), leaf, replacement)
+    return path
 
 
 def _unknown_path(path: str, known: list[str]) -> ContractError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fleet.contract.canonical import digest_json, sha256, to_text
 from fleet.contract.model import Contract
@@ -21,6 +21,9 @@ from fleet.replay.engines.protocol import Engine, Generation, Prepared, Settings
 from fleet.replay.inputs import clocks, render_arm
 from fleet.replay.pinned import Samples
 from fleet.replay.task import ReplayTask
+
+if TYPE_CHECKING:  # it brings torch, which a replay without it must not need
+    from fleet.replay.trace.session import TraceSession
 
 Inputs = Mapping[str, Sequence[Prepared]]
 """Arm -> its samples in dataset order."""
@@ -70,8 +73,9 @@ def generate(
     inputs: Inputs,
     samples: Samples,
     parsers: Mapping[str, Parser],
+    session: TraceSession | None = None,
 ) -> Iterator[list[Record]]:
-    """One list of records per batch.
+    """One list of records per batch; ``session`` traces them.
 
     Raises:
         AttemptVoid: a setting stopped being in force.
@@ -82,7 +86,7 @@ def generate(
     for arm in task.arms:
         for ordinal, first in enumerate(range(0, len(inputs[arm]), size)):
             rows = inputs[arm][first : first + size]
-            batch, made = _run_batch(engine, arm, ordinal, rows)
+            batch, made = _run_batch(engine, arm, ordinal, rows, session)
             yield [
                 _record(
                     task.attempt,
@@ -98,11 +102,15 @@ def generate(
 
 
 def _run_batch(
-    engine: Engine, arm: str, ordinal: int, rows: Sequence[Prepared]
+    engine: Engine,
+    arm: str,
+    ordinal: int,
+    rows: Sequence[Prepared],
+    session: TraceSession | None,
 ) -> tuple[_Batch, list[Generation]]:
     rng = engine.rng()
     begun = time.monotonic()
-    made = engine.generate(rows)
+    made = session.run(engine, arm, ordinal, rows) if session else engine.generate(rows)
     seconds = (time.monotonic() - begun) / len(rows)
     settings = engine.settings()
     require_in_force(settings, f"at sample {arm}/{rows[0].sample_id}")

@@ -88,3 +88,11 @@ def _cannot_prepare(task: ReplayTask) -> list[dict[str, str]]:
     folder = pinned.folder_of(task)
     observe.prepare(task, contract, make_engine(contract, folder), pinned.samples(task))
     return []
+
+
+def prompt_lengths(task: ReplayTask) -> dict[str, list[int]]:
+    """Arm -> prompt length in tokens of every planned sample; no weight is loaded."""
+    contract = task.typed_contract()
+    engine = make_engine(contract, pinned.folder_of(task))
+    inputs = observe.prepare(task, contract, engine, pinned.samples(task))
+    return {arm: [len(p.prompt_ids) for p in prepared] for arm, prepared in inputs.items()}

@@ -12,11 +12,11 @@ import errno
 import platform as python_platform
 import random
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fleet
 from fleet.contract.canonical import to_text
@@ -35,6 +35,9 @@ from fleet.replay.engines.registry import make_engine
 from fleet.replay.probe import AtEntry, read_platform, read_unit
 from fleet.replay.task import ReplayTask
 
+if TYPE_CHECKING:  # it brings torch, which the synthetic engine does without
+    from fleet.replay.trace.session import TraceSession
+
 
 @dataclass
 class _Progress:
@@ -51,6 +54,7 @@ class _Progress:
     envelope: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     volatile: dict[str, Any] = field(default_factory=dict)
+    trace: dict[str, Any] = field(default_factory=dict)
 
 
 def run_replay(task: ReplayTask, entry: AtEntry, ids: dict[str, str] | None = None) -> Manifest:
@@ -120,12 +124,31 @@ def _replay(
     pinned.require_untouched(checkpoint, on_disk)
     seen.effective["kernel_cache_at_load"] = kernels
     seen.volatile["load_s"] = time.monotonic() - started
-    for records in observe.generate(task, contract, engine, inputs, samples, parsers):
-        writer.add(records)
+    with _tracing(task, contract, engine, seen) as session:
+        for records in observe.generate(task, contract, engine, inputs, samples, parsers, session):
+            writer.add(records)
     writer.flush()
     seen.volatile["generate_s"] = time.monotonic() - started
     _end(engine, seen)
     _require_kernels(task, contract, kernels, seen)
+
+
+@contextmanager
+def _tracing(
+    task: ReplayTask, contract: Contract, engine: Engine, seen: _Progress
+) -> Iterator[TraceSession | None]:
+    """A trace lands however the replay ends: a failing replay is the one that tells most."""
+    if task.trace is None:
+        yield None
+        return
+    from fleet.replay.trace.session import open_session
+
+    packed = list(seen.census["kernels"])
+    session = open_session(task, task.trace, engine, packed, contract.determinism.num_threads)
+    try:
+        yield session
+    finally:
+        seen.trace = session.close()
 
 
 def _kernels(task: ReplayTask, contract: Contract) -> str:
@@ -149,7 +172,7 @@ def _load(
 ) -> None:
     """Seeded from the nonce, so that whatever is initialised at random differs between replays."""
     _seed(contract, int(task.attempt, 16))
-    census = engine.load(on_disk)
+    census = engine.load(on_disk, task.campaign)
     _seed(contract, contract.determinism.seed)
     seen.census = asdict(census)
     _require_census(census)
@@ -234,6 +257,8 @@ def _close(
         warnings=tuple(seen.warnings),
         volatile=seen.volatile
         | {"fleet": fleet.__version__, "host": python_platform.node(), "closed_at_s": time.time()},
+        traced=task.trace is not None,
+        trace=seen.trace,
     )
     write_once(task.folder / "manifest.json", manifest.to_bytes())
     return manifest

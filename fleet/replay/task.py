@@ -15,12 +15,39 @@ from fleet.evidence.states import Purpose
 
 
 @dataclass(frozen=True)
+class Target:
+    """One module call: the ``occurrence``-th of ``path`` in a step of a batch."""
+
+    arm: str
+    batch: int
+    step: int
+    path: str
+    occurrence: int
+
+
+@dataclass(frozen=True)
+class TraceOrder:
+    """What to trace. ``steps``: ``all``, ``prefill`` or a number. ``targets`` are calls to freeze
+    and repeat ``repeats`` times; ``zoom``: record the operations inside them."""
+
+    steps: str = "all"
+    targets: tuple[Target, ...] = ()
+    repeats: int = 0
+    zoom: bool = False
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> TraceOrder:
+        """Read what ``asdict`` gives."""
+        return cls(**raw | {"targets": tuple(Target(**target) for target in raw["targets"])})
+
+
+@dataclass(frozen=True)
 class ReplayTask:
     """One attempt.
 
     ``contract`` is the model's JSON; ``digests`` the pinned content digests as ``sha256:<hex>``
     under checkpoint, dataset, tokenizer, chat_template and ``parser.<arm>``. ``sample_ids`` are the
-    planned samples in dataset order; fewer than the dataset has only for ``fleet replay``.
+    planned samples in dataset order; fewer than the dataset has only where no verdict is made.
     """
 
     attempt: str
@@ -40,6 +67,7 @@ class ReplayTask:
     scratch: str
     node_label: str
     predecessor: Process | None = None
+    trace: TraceOrder | None = None
 
     def typed_contract(self) -> Contract:
         """The contract, validated again in the process that runs it."""
@@ -64,5 +92,6 @@ class ReplayTask:
                 "sample_ids": tuple(raw["sample_ids"]),
                 "arms": tuple(raw["arms"]),
                 "predecessor": predecessor,
+                "trace": TraceOrder.from_json(raw["trace"]) if raw["trace"] else None,
             }
         )

@@ -44,3 +44,10 @@ def check_in_this_process(raw_tasks: list[dict[str, Any]]) -> list[dict[str, str
     from fleet.replay.preflight import problems
 
     return problems([ReplayTask.from_json(raw) for raw in raw_tasks])
+
+
+def lengths_in_this_process(raw_task: dict[str, Any]) -> dict[str, list[int]]:
+    """Arm -> prompt length in tokens of every sample, in dataset order."""
+    from fleet.replay.preflight import prompt_lengths
+
+    return prompt_lengths(ReplayTask.from_json(raw_task))

@@ -13,13 +13,17 @@ from typing import Any
 
 from fleet.contract.model import Contract, Expect, Require
 from fleet.evidence.landing import Landing
+from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
 from fleet.judge.compare import PairComparison, compare_rows
 from fleet.judge.verdict import Verdict
+from fleet.report.traces import Traced, traced
 from fleet.store import pairs, queries
 from fleet.store.open import Store
 
 Pair = tuple[str, str]
+INJECTED = "@injected"
+"""An expected culprit that is wherever the campaign put the fault."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,11 @@ class Answers:
     def verdict(self, campaign: str, asked: Asked, controls_failed: Sequence[str] = ()) -> Verdict:
         """One contract's verdict for one campaign."""
         summaries = queries.summaries(self.store.con, execution_id=asked.execution_id)
+        about = self.traced(campaign, summaries)
+        if asked.expect is not None and asked.expect.culprit is not None:
+            return self._of_trace(campaign, asked, summaries, about)
         needed = rules.pairs_needed_for_campaign(summaries, asked.require, campaign)
-        return rules.judge_campaign(
+        verdict = rules.judge_campaign(
             summaries,
             asked.require,
             self.comparisons(needed, asked.dtype),
@@ -91,6 +98,21 @@ class Answers:
             contract_name=asked.name,
             controls_failed=controls_failed,
             platforms=self._platform_facts(),
+        )
+        return verdict if about.found is None else rules.with_culprit(verdict, about.found)
+
+    def traced(self, campaign: str, summaries: Sequence[AttemptSummary]) -> Traced:
+        """What the campaign's traced attempts among these say."""
+        mine = [s for s in summaries if s.campaign == campaign and s.purpose == "trace"]
+        return traced(self.landing, mine)
+
+    def _of_trace(
+        self, campaign: str, asked: Asked, summaries: Sequence[AttemptSummary], about: Traced
+    ) -> Verdict:
+        platforms = {s.platform for s in summaries if s.campaign == campaign and s.platform}
+        platform = platforms.pop() if len(platforms) == 1 else ""
+        return rules.of_trace(
+            asked.name, asked.execution_id, platform, campaign, asked.require, about.found
         )
 
     def comparisons(self, needed: Iterable[Pair], dtype: str) -> dict[Pair, PairComparison]:
@@ -117,8 +139,17 @@ class Answers:
     def control(self, campaign: str, asked: Asked) -> ControlAnswer:
         """A control's verdict, held against what its contract expects."""
         verdict = self.verdict(campaign, asked)
-        mismatches = rules.check_expectation(verdict, asked.expect) if asked.expect else []
+        expect = self._placed(campaign, asked)
+        mismatches = rules.check_expectation(verdict, expect) if expect else []
         return ControlAnswer(verdict, tuple(mismatches))
+
+    def _placed(self, campaign: str, asked: Asked) -> Expect | None:
+        """The expectation, with the place that the workers say they put the fault at."""
+        if asked.expect is None or asked.expect.culprit != INJECTED:
+            return asked.expect
+        summaries = queries.summaries(self.store.con, execution_id=asked.execution_id)
+        place = self.traced(campaign, summaries).injected
+        return asked.expect.model_copy(update={"culprit": place or INJECTED})
 
     def _platform_facts(self) -> dict[str, Mapping[str, Any]]:
         return {key: body["facts"] for key, body in queries.platforms(self.store.con).items()}

@@ -18,6 +18,7 @@ from fleet.report import screen
 from fleet.report.answers import CampaignAnswer
 from fleet.report.difference import difference_lines
 from fleet.report.status import StatusRow
+from fleet.report.trace_view import culprit_lines
 
 COLOURS = {
     "PASS": "green",
@@ -84,18 +85,24 @@ def _print_details(console: Console, verdict: Verdict, behaved: frozenset[str]) 
     for line in verdict_lines(verdict):
         _verbatim(console, f"  {line}")
     if verdict.first_difference:
-        _print_difference(console, verdict.contract, verdict.first_difference)
+        _print_difference(console, verdict)
+    for line in culprit_lines(verdict.culprit) if verdict.culprit else ():
+        _verbatim(console, line)
     for warning in verdict.warnings:
         _verbatim(console, Text(f"  warning: {warning}", style="yellow"))
 
 
-def _print_difference(console: Console, contract: str, first: dict[str, Any]) -> None:
+def _print_difference(console: Console, verdict: Verdict) -> None:
+    first: dict[str, Any] = verdict.first_difference or {}
     head, *rest = difference_lines(first)
     _verbatim(console, f"  first difference: {head}")
     for line in rest:
         _verbatim(console, f"  {line}")
     sample, arm = first.get("sample_id"), first.get("arm")
-    _verbatim(console, f"  look again: fleet replay {contract} --sample {sample} --arm {arm}")
+    again = f"{verdict.contract} --sample {sample} --arm {arm}"
+    _verbatim(console, f"  look again: fleet replay {again}")
+    if verdict.culprit is None:
+        _verbatim(console, f"  its cause: fleet trace {again}")
 
 
 def _verbatim(console: Console, text: str | Text) -> None:

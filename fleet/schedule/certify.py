@@ -15,10 +15,11 @@ from fleet.errors import ContractError, NotIngested, StoreError
 from fleet.evidence.landing import Landing
 from fleet.evidence.states import Purpose
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
-from fleet.schedule.driver import AttemptEnd, Campaign, Limits
+from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.plan import MUST, Slot, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
+from fleet.schedule.tracing import TracePlan, Tracing, first_sample, plan_for
 from fleet.store.ingest import ingest
 from fleet.store.open import open_reader, open_writer, publish
 
@@ -44,6 +45,7 @@ class Request:
     purpose: Purpose = "certify"
     samples: tuple[str, ...] | None = None
     arms: tuple[str, ...] | None = None
+    trace: str = "never"
     limits: Limits = field(default_factory=Limits)
     argv: tuple[str, ...] = ()
 
@@ -71,8 +73,20 @@ def plan_request(request: Request, places: Places, say: Say) -> Planned:
     _refuse_doubles(named)
     controls = _controls(request, named, places, say)
     _require_expectations([r for r in (*named, *controls) if r.name in MUST])
-    slots = plan([_slot_count(r) for r in named], [_slot_count(r) for r in controls])
+    slots = plan(
+        [_slot_count(r) for r in named],
+        [_slot_count(r) for r in controls],
+        {r.name: traced.work for r in (*named, *controls) if (traced := _traced_control(r))},
+    )
     return Planned(named, controls, slots)
+
+
+def _traced_control(resolved: Resolved) -> TracePlan | None:
+    """How to run a control that the tracer must see through: its first sample, traced."""
+    expect = resolved.loaded.contract.expect
+    if expect is None or expect.culprit is None:
+        return None
+    return TracePlan(resolved, first_sample(resolved), resolved.loaded.contract.require.replays)
 
 
 def _controls(
@@ -153,9 +167,22 @@ def _refuse_doubles(named: Sequence[Resolved]) -> None:
 
 
 def run_request(
-    request: Request, planned: Planned, places: Places, launcher: Launcher, say: Say
+    request: Request,
+    planned: Planned,
+    places: Places,
+    launcher: Launcher,
+    say: Say,
+    follow: Follow | None = None,
 ) -> tuple[Campaign, list[AttemptEnd]]:
-    """Run the slots, then ingest what landed and publish a snapshot for readers.
+    """Run the slots and what follows from them, then ingest and publish a snapshot for readers.
+
+    Args:
+        request: what was asked for.
+        planned: its slots.
+        places: where things are.
+        launcher: what starts fresh processes.
+        say: takes progress.
+        follow: gives further slots; None for looking into controls and, when asked, FAILs.
 
     Raises:
         UsageError: the node cannot run a contract, or a folder cannot be written.
@@ -176,11 +203,33 @@ def run_request(
     landing = Landing.open(places.landing, create=True)
     # What could stop the ingest at the end is found before hours of replays, not after.
     ingest_and_publish(places.store, landing)
+    follow = follow or _looking_into(request, planned, places, campaign, landing)
     try:
-        ends = campaign.run(planned.slots, request.argv)
+        ends = campaign.run(planned.slots, request.argv, follow)
     finally:
         _ingest_after(places.store, landing)
     return campaign, ends
+
+
+def _looking_into(
+    request: Request, planned: Planned, places: Places, campaign: Campaign, landing: Landing
+) -> Tracing:
+    """Traced controls always; contracts that turn out to FAIL when that was asked for."""
+    controls = [_traced_control(r) for r in (*planned.named, *planned.controls)]
+
+    def failing() -> list[TracePlan]:
+        _ingest_after(places.store, landing)
+        with open_reader(places.store) as store:
+            answers = Answers(store, landing)
+            pairs = zip(planned.named, planned.asked(planned.named), strict=True)
+            verdicts = [(r, answers.verdict(campaign.id, asked)) for r, asked in pairs]
+        return [
+            plan_for(verdict, r) for r, verdict in verdicts if verdict.verdict == "FAIL"
+            and not verdict.traced and r.loaded.contract.model.engine != "synthetic"
+        ]  # fmt: skip
+
+    plans = {p.resolved.name: p for p in controls if p is not None}
+    return Tracing(landing, plans, failing if request.trace == "on-fail" else None)
 
 
 BUSY_S = 60.0

@@ -13,7 +13,7 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -34,7 +34,11 @@ from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
 from fleet.evidence.manifest import Process
 from fleet.replay.probe import at_entry
 from fleet.replay.task import ReplayTask
-from fleet.replay.worker import check_in_this_process, run_in_this_process
+from fleet.replay.worker import (
+    check_in_this_process,
+    lengths_in_this_process,
+    run_in_this_process,
+)
 from fleet.schedule.launcher import Gone, Problem
 
 NODE_LABEL = "fleet.dev/node"
@@ -64,6 +68,9 @@ class _Replay:
 
     def check(self, raw_tasks: list[dict[str, Any]]) -> list[dict[str, str]]:
         return check_in_this_process(raw_tasks)
+
+    def lengths(self, raw_task: dict[str, Any]) -> dict[str, list[int]]:
+        return lengths_in_this_process(raw_task)
 
 
 class _Watcher:
@@ -228,10 +235,21 @@ class RayCluster:
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]
     ) -> list[Problem]:
         """Ask the node in one fresh process."""
+        raw = [task.to_json() for task in tasks]
+        found = self._ask(environment, lambda actor: actor.check.remote(raw))
+        return [Problem(**problem) for problem in found]
+
+    def prompt_lengths(
+        self, task: ReplayTask, environment: Mapping[str, str]
+    ) -> dict[str, list[int]]:
+        """Tokenise on the node, in one fresh process."""
+        found = self._ask(environment, lambda actor: actor.lengths.remote(task.to_json()))
+        return {arm: [int(n) for n in lengths] for arm, lengths in found.items()}
+
+    def _ask(self, environment: Mapping[str, str], question: Callable[[Any], Any]) -> Any:
         actor = self._actor(_Replay, environment, num_cpus=1)
         try:
-            raw = [task.to_json() for task in tasks]
-            found: list[dict[str, str]] = ray.get(actor.check.remote(raw), timeout=600)
+            return ray.get(question(actor), timeout=600)
         except RayError as error:
             raise CannotRunError(
                 "preflight",
@@ -242,7 +260,6 @@ class RayCluster:
             ) from error
         finally:
             ray.kill(actor, no_restart=True)
-        return [Problem(**problem) for problem in found]
 
     def start(
         self,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,11 @@ from fleet.replay import caches, determinism
 from fleet.replay.task import ReplayTask
 from fleet.schedule.interrupts import Interrupts
 from fleet.schedule.launcher import Gone, Launcher, Running
-from fleet.schedule.plan import Slot
+from fleet.schedule.plan import Slot, Work
 from fleet.schedule.resolve import Resolved
 
 Say = Callable[[str], None]
+Follow = Callable[[Sequence["AttemptEnd"]], Sequence[Slot]]
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,16 @@ class Campaign:
     _total: int = 0
     _interrupts: Interrupts = field(default_factory=Interrupts)
 
-    def run(self, slots: Sequence[Slot], argv: Sequence[str] = ()) -> list[AttemptEnd]:
+    def run(
+        self, slots: Sequence[Slot], argv: Sequence[str] = (), follow: Follow = lambda _: []
+    ) -> list[AttemptEnd]:
         """Run every slot; returns the end of every attempt, retries included.
+
+        Args:
+            slots: what is planned before anything runs.
+            argv: the command line, for the ledger.
+            follow: asked for further slots whenever all ran, with the ends so far, until it has
+                none: what a failure is looked into with.
 
         Raises:
             KeyboardInterrupt, SystemExit: after the ledger says so.
@@ -91,8 +100,11 @@ class Campaign:
         with self._interrupts:
             ledger = self._open(slots, argv)
             try:
-                for slot in slots:
-                    ends.extend(self._run_slot(ledger, slot))
+                while slots:
+                    for slot in slots:
+                        ends.extend(self._run_slot(ledger, slot))
+                    slots = follow(ends)
+                    self._total += len(slots)
             finally:
                 ledger.append("closed")
         return ends
@@ -107,10 +119,14 @@ class Campaign:
         real = [t for t in tasks if t.checkpoint is not None]
         if not real:
             return
-        environment = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-        for problem in self.launcher.preflight(real, environment):
+        for problem in self.launcher.preflight(real, _WITHOUT_WEIGHTS):
             where = str(self.contracts[problem.contract].loaded.path)
             raise CannotRunError(where, problem.key, problem.expected, problem.got, problem.fix)
+
+    def prompt_lengths(self, name: str) -> Mapping[str, Sequence[int]]:
+        """Arm -> prompt length in tokens of every sample of a contract's dataset."""
+        task = self._task(_SLOT_ZERO, self.contracts[name], "0" * 16)
+        return self.launcher.prompt_lengths(task, _WITHOUT_WEIGHTS)
 
     def _open(self, slots: Sequence[Slot], argv: Sequence[str]) -> Ledger:
         ledger = Ledger(self.landing, self.id)
@@ -223,13 +239,14 @@ class Campaign:
         return gone
 
     def _planned(self, slot: Slot, task: ReplayTask) -> dict[str, Any]:
-        return {
+        trace = {} if task.trace is None else {"trace": asdict(task.trace)}
+        return trace | {
             "slot": slot.index,
             "replay": slot.replay,
             "role": slot.role,
             "contract": slot.contract,
             "execution_id": task.execution_id,
-            "purpose": self.purpose,
+            "purpose": task.purpose,
             "vary": [],
             "node": task.node_label,
             "num_samples": len(task.sample_ids),
@@ -240,11 +257,12 @@ class Campaign:
 
     def _task(self, slot: Slot, resolved: Resolved, attempt: str) -> ReplayTask:
         contract = resolved.loaded.contract
+        work = slot.work or Work(self.purpose, self.samples, self.arms)
         return ReplayTask(
             attempt=attempt,
             campaign=self.id,
             slot=slot.index,
-            purpose=self.purpose,
+            purpose=work.purpose,
             contract_name=resolved.name,
             contract_file=str(resolved.loaded.path.resolve()),
             contract=contract.model_dump(mode="python"),
@@ -252,16 +270,19 @@ class Campaign:
             digests=resolved.digests,
             checkpoint=str(resolved.checkpoint) if resolved.checkpoint else None,
             dataset_file=str(resolved.dataset.file.resolve()),
-            sample_ids=self.samples or tuple(resolved.dataset.ids),
-            arms=self.arms or tuple(sorted(contract.arms)),
+            sample_ids=work.samples or tuple(resolved.dataset.ids),
+            arms=work.arms or tuple(sorted(contract.arms)),
             landing=str(self.landing.root.resolve()),
             scratch=str(self.scratch.resolve()),
             node_label=self.launcher.node_label(),
             predecessor=self._last,
+            trace=work.trace,
         )
 
 
 _SLOT_ZERO = Slot(0, "", 0, "named")
+_WITHOUT_WEIGHTS = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+"""Environment of a process that prepares inputs and loads nothing."""
 _INTERRUPTED = AttemptFailed("driver-gone", "the driver was interrupted")
 
 

@@ -57,6 +57,15 @@ class Launcher(Protocol):
     def node_label(self) -> str:
         """Label of the node that attempts are started on."""
 
+    def prompt_lengths(
+        self, task: ReplayTask, environment: Mapping[str, str]
+    ) -> Mapping[str, Sequence[int]]:
+        """Arm -> prompt length in tokens of every planned sample, worked out on the node.
+
+        Raises:
+            CannotRunError: no process could tell.
+        """
+
     def preflight(
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]
     ) -> list[Problem]:

@@ -39,10 +39,10 @@ def check_sample(planned: Planned, sample: str, arm: str) -> None:
         )  # fmt: skip
 
 
-def _certified(
+def newest_certified(
     known: Sequence[AttemptSummary], replayed: Sequence[AttemptSummary]
 ) -> AttemptSummary | None:
-    """The newest certified replay of the same contract on the same platform: the sample is held
+    """The newest certified replay of the same contract on the same platform: a sample is held
     against it too, because a difference from it is evidence as well."""
     for summary in replayed[:1]:
         same = [
@@ -70,7 +70,7 @@ def replay_one(
         landed = queries.summaries(store.con, campaign=campaign.id)
         complete = [s for s in landed if s.state == "COMPLETE"]
         pairs = [attempt_diff(answers, complete[0], other) for other in complete[1:]]
-        certified = _certified(queries.summaries(store.con), complete)
+        certified = newest_certified(queries.summaries(store.con), complete)
         pairs += [attempt_diff(answers, certified, complete[0])] if certified else []
     if len(complete) < 2:
         ended = "; ".join(f"{e.attempt} {e.state} {e.cause}" for e in ends if e.cause)

@@ -7,11 +7,13 @@ cluster, no clock and no store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from fleet.contract.model import Contract
+from fleet.evidence.states import Purpose
+from fleet.replay.task import TraceOrder
 
 Role = Literal["named", "control"]
 
@@ -21,22 +23,40 @@ CONTROLS: dict[str, tuple[str, str]] = {
 }
 """Control contracts by what executes them: one that must FAIL, one that must PASS."""
 
+TRACED: dict[str, str] = {"torch": "control-traced"}
+"""A fault put at a place that nobody chose, which the tracer must name. The synthetic engine has no
+modules to trace."""
+
 MUST: dict[str, str] = {
     name: must
     for pair in CONTROLS.values()
     for name, must in zip(pair, ("FAIL", "PASS"), strict=True)
-}
+} | {name: "FAIL" for name in TRACED.values()}
 """Control -> the verdict that its contract must expect."""
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a replay is for. ``samples`` and ``arms`` narrow it, None means all; ``trace``: how."""
+
+    purpose: Purpose = "certify"
+    samples: tuple[str, ...] | None = None
+    arms: tuple[str, ...] | None = None
+    trace: TraceOrder | None = None
+
+
+@dataclass(frozen=True)
 class Slot:
-    """One planned replay: the ``replay``-th of its contract, in campaign order."""
+    """One planned replay: the ``replay``-th of its contract, in campaign order.
+
+    ``work``: None for the campaign's own.
+    """
 
     index: int
     contract: str
     replay: int
     role: Role
+    work: Work | None = None
 
 
 def controls_for(contracts: Sequence[Contract]) -> list[str]:
@@ -45,17 +65,29 @@ def controls_for(contracts: Sequence[Contract]) -> list[str]:
     The two torch controls run under the engine ``transformers`` and stand for both torch engines.
     """
     kinds = {"synthetic" if c.model.engine == "synthetic" else "torch" for c in contracts}
-    return [name for kind in sorted(kinds, reverse=True) for name in CONTROLS[kind]]
+    return [
+        name
+        for kind in sorted(kinds, reverse=True)
+        for name in (*CONTROLS[kind], *([TRACED[kind]] if kind in TRACED else []))
+    ]
 
 
-def plan(named: Sequence[tuple[str, int]], controls: Sequence[tuple[str, int]]) -> list[Slot]:
+def plan(
+    named: Sequence[tuple[str, int]],
+    controls: Sequence[tuple[str, int]],
+    work: Mapping[str, Work] | None = None,
+) -> list[Slot]:
     """Slots in the order they run: controls first, so that a broken instrument shows early.
 
     Args:
         named: (contract name, replays) as the user gave them, each once.
         controls: the same for controls that were not named.
+        work: what the replays of some contracts are for; others are for what the campaign is for.
     """
     everything: list[tuple[Role, str, int]] = [("control", *c) for c in controls]
     everything += [("named", *c) for c in named]
     runs = [(role, name, i) for role, name, replays in everything for i in range(replays)]
-    return [Slot(index, name, i, role) for index, (role, name, i) in enumerate(runs)]
+    works = work or {}
+    return [
+        Slot(index, name, i, role, works.get(name)) for index, (role, name, i) in enumerate(runs)
+    ]

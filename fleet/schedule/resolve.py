@@ -17,6 +17,7 @@ from fleet.contract.canonical import sha256, to_text
 from fleet.contract.dataset import LoadedDataset, load_dataset
 from fleet.contract.execution_id import Digests, execution_id, execution_part
 from fleet.contract.load import LoadedContract, load_contract
+from fleet.contract.model import BY_NONCE
 from fleet.contract.parsers import load_parser
 from fleet.errors import CheckpointError, ContractError
 from fleet.replay.checkpoint import (
@@ -161,7 +162,7 @@ def _check_injection(loaded: LoadedContract, tensors: Mapping[str, bytes]) -> No
         return
     path = control.inject.partition(":")[2]
     modules = {name.rpartition(".")[0] for name in tensors}
-    if path not in modules:
+    if path not in (BY_NONCE, *modules):
         near = sorted(m for m in modules if m.rpartition(".")[2] == path.rpartition(".")[2])
         raise ContractError(
             str(loaded.path),

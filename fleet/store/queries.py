@@ -71,6 +71,42 @@ def summary(con: Connection, attempt: str) -> AttemptSummary | None:
     return AttemptSummary.from_json(json.loads(row[0])) if row else None
 
 
+@dataclass(frozen=True)
+class MarginRow:
+    """The smallest top-1 minus top-2 of one record, over its steps: in ulps and in logits."""
+
+    arm: str
+    sample_id: str
+    ulps: int
+    logits: float
+    exact_tie: bool
+
+
+def smallest_margins(con: Connection, execution_id: str, most: int) -> list[MarginRow]:
+    """Records of complete certified replays that stand nearest to another token, nearest first."""
+    return _margins(
+        con,
+        "purpose = 'certify' AND state = 'COMPLETE' AND execution_id = ?",
+        [from_text(execution_id)],
+        most,
+    )
+
+
+def margins_of(con: Connection, attempt: str) -> list[MarginRow]:
+    """Every record of one attempt, nearest to another token first."""
+    return _margins(con, "t.attempt = ?", [attempt], 2**31)
+
+
+def _margins(con: Connection, where: str, values: list[Any], most: int) -> list[MarginRow]:
+    found = con.execute(
+        "SELECT m.arm, m.sample_id, min(m.smallest_ulps) AS ulps, min(m.smallest_margin) AS logits,"
+        f" bool_or(m.exact_tie) FROM margins m JOIN attempts t USING (attempt) WHERE {where}"
+        " GROUP BY m.arm, m.sample_id ORDER BY ulps, logits, m.arm, m.sample_id LIMIT ?",
+        [*values, most],
+    ).fetchall()
+    return [MarginRow(*row) for row in found]
+
+
 def platforms(con: Connection) -> dict[str, dict[str, Any]]:
     """Class key as text -> ``{"format", "facts"}``."""
     found = con.execute("SELECT digest, facts FROM platforms ORDER BY digest").fetchall()

@@ -73,11 +73,20 @@ def test_one_checkpoint_under_two_backends_is_two_sets_of_bits_and_the_controls_
     assert racy["first_broken_grade"] == "logits"
     assert len(racy["roots"]["logits"]) == 2
     assert racy["first_difference"]["sample_id"]
-    assert [c["contract"] for c in document["controls"]] == ["control-clean"]
-    assert document["controls"][0]["behaves"] is True
+    assert [c["contract"] for c in document["controls"]] == ["control-clean", "control-traced"]
+    assert [c["mismatches"] for c in document["controls"]] == [[], []]
+    _tracer_named_the_injected_fault(document["controls"][1])
     for contract in document["contracts"]:
         assert set(ASKED) <= set(contract)
     _rebuilt_store_says_the_same(tmp_path, found)
+
+
+def _tracer_named_the_injected_fault(control: dict[str, Any]) -> None:
+    culprit = control["culprit"]
+    assert (control["verdict"], control["layer"], control["fault"]) == ("FAIL", 3, "race")
+    assert (culprit["class"], culprit["kind"]) == ("RacyLinear", "race")
+    assert culprit["unique"] > 1
+    assert culprit["survives_to_logits"] is True
 
 
 def _rebuilt_store_says_the_same(folder: Path, found: dict[str, dict[str, Any]]) -> None:

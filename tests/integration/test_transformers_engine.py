@@ -15,6 +15,7 @@ from fleet.replay import determinism
 from fleet.replay.checkpoint_tensors import tensor_digests
 from fleet.replay.engines.logits import digest, steps_of
 from fleet.replay.engines.transformers import TransformersEngine
+from fleet.replay.engines.weights import tensors_of
 from tests.integration.engine_cases import (
     NOW,
     contract,
@@ -59,6 +60,59 @@ def test_every_tensor_maps_to_the_checkpoint_in_any_dtype(folder: Path, dtype: s
     assert all(name.endswith("inv_freq") for name in census.computed)
     assert (census.training, census.requires_grad) == ([], [])
     assert census.classes["Linear"] == 15
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen2-bf16", "tiny-moe-bf16"])
+def test_the_other_families_map_to_their_checkpoint_and_repeat(demo: Demo, name: str) -> None:
+    runs = []
+    for _ in range(2):
+        engine = TransformersEngine(contract(), demo(name))
+        census = engine.load()
+        assert (census.unmapped, census.altered, census.missing) == ([], [], [])
+        assert (census.repacked, census.off_device) == ([], [])
+        assert all(name.endswith("inv_freq") for name in census.computed)
+        runs.append(one_by_one(engine, prepared(engine)))
+        assert not_in_force(engine) == []
+    assert runs[0] == runs[1]
+    assert len({g.token_ids for g in runs[0]}) == len(runs[0])
+    assert {step.nonfinite for g in runs[0] for step in g.steps} == {0}
+
+
+def test_the_output_head_of_qwen2_is_its_embeddings_and_its_biases_count(demo: Demo) -> None:
+    folder = demo("tiny-qwen2-bf16")
+    assert "lm_head.weight" not in load_file(folder / "model.safetensors")
+    engine = engine_of(folder)
+    places = {name: tensor.data_ptr() for name, tensor in tensors_of(engine.model()).items()}
+    assert places["lm_head.weight"] == places["model.embed_tokens.weight"]
+    sample = prepared(engine)[:1]
+    for kind in "qkv":
+        before = engine.generate(sample)
+        engine.model().get_submodule(f"model.layers.0.self_attn.{kind}_proj").bias.zero_()
+        assert engine.generate(sample) != before
+
+
+def test_every_expert_of_the_mixture_is_asked_two_per_token(demo: Demo) -> None:
+    engine = engine_of(demo("tiny-moe-bf16"))
+    samples = prepared(engine)
+    for layer in (0, 1):
+        asked: list[torch.Tensor] = []
+        router = engine.model().get_submodule(f"model.layers.{layer}.mlp.gate")
+        with router.register_forward_hook(lambda _, __, out, asked=asked: asked.append(out[2])):
+            one_by_one(engine, samples)
+        assert {choice.shape[-1] for choice in asked} == {2}
+        assert set(torch.cat(asked).unique().tolist()) == {0, 1, 2, 3}
+
+
+def test_one_changed_expert_is_altered(demo: Demo) -> None:
+    name = "model.layers.1.mlp.experts.down_proj"
+
+    class Careless(TransformersEngine):
+        def _load_model(self):
+            model, missing = super()._load_model()
+            model.get_parameter(name).data[3].neg_()
+            return model, missing
+
+    assert Careless(contract(), demo("tiny-moe-bf16")).load().altered == [name]
 
 
 def test_all_settings_are_in_force_before_and_after_generation(folder: Path) -> None:

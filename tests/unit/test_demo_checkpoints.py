@@ -1,6 +1,6 @@
 """The checkpoints that are made here: same bits everywhere, and models worth replaying.
 
-``tests/golden/demo_checkpoints.json`` holds the weights' first bytes and the digests of all four.
+``tests/golden/demo_checkpoints.json`` holds the weights' first bytes and the digests of all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from fleet.replay.demo.tiny_tokenizer import learn_merges
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "golden" / "demo_checkpoints.json").read_text(encoding="utf-8")
 )
-TINY = ("tiny-llama-bf16", "tiny-llama-awq")
+TINY_BF16 = ("tiny-llama-bf16", "tiny-qwen2-bf16", "tiny-moe-bf16")
+TINY = (*TINY_BF16, "tiny-llama-awq")
 SMOLLM2 = ("smollm2-135m", "smollm2-135m-awq")
 NOUNS = (
     "France Jupiter water oxygen seven twelve hydrogen letters planet machine sentence number "
@@ -225,7 +226,7 @@ def test_every_dtype_of_a_safetensors_file_bears_torchs_name_and_size() -> None:
 def test_the_tiny_tokenizer_reads_any_text_and_gives_it_back(cache: Path) -> None:
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(made(TINY[0], cache) / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(made("tiny-llama-bf16", cache) / "tokenizer.json"))
     text = "Question: na\u00efve caf\u00e9, 2 + 2?\n\t\u4e2d\u6587  end"
     encoded = tokenizer.encode(text)
     assert encoded.tokens[0] == "<s>"
@@ -234,9 +235,10 @@ def test_the_tiny_tokenizer_reads_any_text_and_gives_it_back(cache: Path) -> Non
 
 
 @pytest.mark.torch
-def test_the_tiny_model_answers_differ_with_the_prompt(cache: Path) -> None:
+@pytest.mark.parametrize("name", TINY_BF16)
+def test_a_tiny_models_answers_differ_with_the_prompt(name: str, cache: Path) -> None:
     """24 prompts with equal ends; a replay of a constant answer would prove little."""
-    answers = set(tiny_answers(made(TINY[0], cache)))
+    answers = set(tiny_answers(made(name, cache)))
     assert len(answers) >= 5
     assert len({answer[0] for answer in answers}) >= 3
     assert len({token for answer in answers for token in answer}) >= 20
@@ -276,7 +278,7 @@ for backend in ("awq_torch", "awq_torch_aten"):
 
 @pytest.mark.torch
 def test_the_packed_tiny_model_runs_under_gptqmodels_cpu_backends(cache: Path) -> None:
-    folder = made(TINY[1], cache)
+    folder = made("tiny-llama-awq", cache)
     before = content(folder)
     settings = {"GPTQMODEL_CPU_WORKERS": "2", "TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-W", "ignore", "-c", GPTQMODEL_PROGRAM, str(folder)]

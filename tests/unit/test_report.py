@@ -277,7 +277,7 @@ def test_evidence_is_shown_verbatim_whatever_brackets_and_colons_it_holds() -> N
     )  # fmt: skip
     control = ControlAnswer(replace(VERDICT, contract="control"), (ODD,))
     text = printed(print_campaign, answered(failed, controls=(control,)))
-    assert text.count(ODD) == 8
+    assert text.count(ODD) == 9
     assert f"look again: fleet replay toy --sample {ODD} --arm current" in text
     row = StatusRow("toy", "", "", ODD, "FAIL", failed, 1.0)
     assert printed(print_status, [row]).count(ODD) == 2

@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import fleet.replay.demo.smollm2 as smollm2
-import fleet.replay.demo.tiny as tiny
+import fleet.replay.demo.tiny_llama as tiny_llama
+import fleet.replay.demo.tiny_moe as tiny_moe
+import fleet.replay.demo.tiny_qwen2 as tiny_qwen2
 from fleet.errors import CheckpointError
 
 Report = Callable[[str], None]
@@ -22,8 +24,10 @@ FORMAT = 1
 """Version of what the builders write; part of the folder's name in the cache."""
 
 DEMOS: Mapping[str, Builder] = {
-    "tiny-llama-bf16": tiny.build_bf16,
-    "tiny-llama-awq": tiny.build_awq,
+    "tiny-llama-bf16": tiny_llama.build_bf16,
+    "tiny-llama-awq": tiny_llama.build_awq,
+    "tiny-qwen2-bf16": tiny_qwen2.build_bf16,
+    "tiny-moe-bf16": tiny_moe.build_bf16,
     "smollm2-135m": smollm2.build_bf16,
     "smollm2-135m-awq": smollm2.build_awq,
 }
@@ -51,6 +55,16 @@ EXPECTED: Mapping[str, Content] = {
     ),
     "tiny-llama-awq": Content(
         "sha256:b6d22e213bc983d0a64e8975ac787d9c1afbccc50e08d5f69e09e3f67b621a49",
+        _TINY_TOKENIZER,
+        _NO_TEMPLATE,
+    ),
+    "tiny-qwen2-bf16": Content(
+        "sha256:86f4b7aed76743a0a87cc4f341dd0bb82966399b2262368d072e34660813fe63",
+        _TINY_TOKENIZER,
+        _NO_TEMPLATE,
+    ),
+    "tiny-moe-bf16": Content(
+        "sha256:a6eeb1fb1e8f3d7cd24e1b3a580994083410fd6393ee11fe444d4c662a71b698",
         _TINY_TOKENIZER,
         _NO_TEMPLATE,
     ),

@@ -1,9 +1,11 @@
-"""``demo:tiny-llama-bf16`` and ``demo:tiny-llama-awq``: a Llama small enough for every test.
+"""What the tiny models share: sizes, scales, configuration, and the files of a folder.
 
 Two layers, hidden size 128, 512 tokens, bfloat16 because float32 hides almost every fault at token
 level. The weights say nothing true; their scales are chosen so that attention is uneven, the
 answer depends on the prompt, and the top two logits are often close. No library writes these
 files but safetensors, so the folder does not change with the version of transformers.
+
+Knows no architecture: a family names its own matrices, scales and configuration keys.
 """
 
 from __future__ import annotations
@@ -12,16 +14,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fleet.replay.demo import awq, counter, tiny_tokenizer, writing
+from fleet.replay.demo import counter, tiny_tokenizer, writing
 
 if TYPE_CHECKING:
     import torch
 
+Shapes = dict[str, tuple[int, ...]]
+
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS, HEAD_SIZE = 128, 256, 2, 4, 2, 32
 VOCABULARY, CONTEXT = 512, 1024
 
-# Exponents of 2 per kind of tensor; a uniform weight's standard deviation is 0.577 * 2**exponent.
-EXPONENTS = {
+EXPONENTS: Mapping[str, int] = {
     "embed_tokens": 0,
     "q_proj": -1,
     "k_proj": -1,
@@ -32,55 +35,52 @@ EXPONENTS = {
     "down_proj": -3,
     "lm_head": -1,
 }
+"""Exponents of 2 per kind of tensor; a uniform weight's standard deviation is 0.577 * 2**it."""
 
 
-def build_bf16(folder: Path, report: Callable[[str], None]) -> None:
-    """Fill the empty ``folder`` with the bfloat16 checkpoint."""
-    report("making demo:tiny-llama-bf16")
-    _write(folder, _tensors(), _config())
+def decoder_shapes(inner: Callable[[str], Shapes]) -> Shapes:
+    """Every tensor of a decoder but an output head.
+
+    Args:
+        inner: what a layer holds besides its norms and attention, given the layer's name.
+    """
+    found: Shapes = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
+    for layer in (f"model.layers.{number}" for number in range(LAYERS)):
+        found |= _attention(f"{layer}.self_attn") | inner(layer)
+        found[f"{layer}.input_layernorm.weight"] = (HIDDEN,)
+        found[f"{layer}.post_attention_layernorm.weight"] = (HIDDEN,)
+    return {**found, "model.norm.weight": (HIDDEN,)}
 
 
-def build_awq(folder: Path, report: Callable[[str], None]) -> None:
-    """Fill the empty ``folder`` with the same model, its decoder linears packed to 4 bits."""
-    report("making demo:tiny-llama-awq")
-    config = _config() | {"quantization_config": awq.quantization_config()}
-    _write(folder, awq.pack_checkpoint(_tensors()), config)
-
-
-def _shapes() -> dict[str, tuple[int, ...]]:
-    """Every matrix of the model."""
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
-    for layer in range(LAYERS):
-        attention, mlp = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp"
-        shapes[f"{attention}.q_proj.weight"] = (HEADS * HEAD_SIZE, HIDDEN)
-        shapes[f"{attention}.k_proj.weight"] = (KV_HEADS * HEAD_SIZE, HIDDEN)
-        shapes[f"{attention}.v_proj.weight"] = (KV_HEADS * HEAD_SIZE, HIDDEN)
-        shapes[f"{attention}.o_proj.weight"] = (HIDDEN, HEADS * HEAD_SIZE)
-        shapes[f"{mlp}.gate_proj.weight"] = (INTERMEDIATE, HIDDEN)
-        shapes[f"{mlp}.up_proj.weight"] = (INTERMEDIATE, HIDDEN)
-        shapes[f"{mlp}.down_proj.weight"] = (HIDDEN, INTERMEDIATE)
-    shapes["lm_head.weight"] = (VOCABULARY, HIDDEN)
-    return shapes
-
-
-def _norms() -> list[str]:
-    kinds = ("input_layernorm", "post_attention_layernorm")
-    inner = [f"model.layers.{layer}.{kind}.weight" for layer in range(LAYERS) for kind in kinds]
-    return [*inner, "model.norm.weight"]
-
-
-def _tensors() -> dict[str, torch.Tensor]:
-    matrices = {
-        name: counter.weights(f"tiny-llama/{name}", shape, EXPONENTS[name.split(".")[-2]])
-        for name, shape in _shapes().items()
-    }
-    return matrices | {name: counter.gains(f"tiny-llama/{name}", HIDDEN) for name in _norms()}
-
-
-def _config() -> dict[str, Any]:
+def dense_mlp(layer: str) -> Shapes:
+    """The gated MLP that Llama and Qwen2 have in each layer."""
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        f"{layer}.mlp.gate_proj.weight": (INTERMEDIATE, HIDDEN),
+        f"{layer}.mlp.up_proj.weight": (INTERMEDIATE, HIDDEN),
+        f"{layer}.mlp.down_proj.weight": (HIDDEN, INTERMEDIATE),
+    }
+
+
+def output_head() -> Shapes:
+    """An output head of its own, where it is not tied to the embeddings."""
+    return {"lm_head.weight": (VOCABULARY, HIDDEN)}
+
+
+def draw(family: str, shapes: Shapes, exponents: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """A tensor per name, from a stream that the family and the name label."""
+    return {
+        name: counter.gains(f"{family}/{name}", *shape)
+        if _kind(name).endswith("norm")
+        else counter.weights(f"{family}/{name}", shape, exponents[_kind(name)])
+        for name, shape in shapes.items()
+    }
+
+
+def config_json(architecture: str, model_type: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Content of config.json; ``own`` are the family's keys."""
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
         "vocab_size": VOCABULARY,
         "hidden_size": HIDDEN,
         "intermediate_size": INTERMEDIATE,
@@ -92,9 +92,7 @@ def _config() -> dict[str, Any]:
         "max_position_embeddings": CONTEXT,
         "rms_norm_eps": 1e-5,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": False,
+        **own,
         "use_cache": True,
         "bos_token_id": tiny_tokenizer.SPECIALS.index(tiny_tokenizer.BOS),
         "eos_token_id": tiny_tokenizer.SPECIALS.index(tiny_tokenizer.EOS),
@@ -103,7 +101,8 @@ def _config() -> dict[str, Any]:
     }
 
 
-def _write(folder: Path, tensors: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> None:
+def write(folder: Path, tensors: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> None:
+    """Fill the empty ``folder``."""
     tokenizer = tiny_tokenizer.tiny_tokenizer_json(VOCABULARY)
     writing.write_tensors(folder, tensors)
     writing.write_json(folder / "config.json", config)
@@ -111,3 +110,17 @@ def _write(folder: Path, tensors: Mapping[str, torch.Tensor], config: Mapping[st
     writing.write_json(
         folder / "tokenizer_config.json", tiny_tokenizer.tiny_tokenizer_config(CONTEXT)
     )
+
+
+def _attention(name: str) -> Shapes:
+    return {
+        f"{name}.q_proj.weight": (HEADS * HEAD_SIZE, HIDDEN),
+        f"{name}.k_proj.weight": (KV_HEADS * HEAD_SIZE, HIDDEN),
+        f"{name}.v_proj.weight": (KV_HEADS * HEAD_SIZE, HIDDEN),
+        f"{name}.o_proj.weight": (HIDDEN, HEADS * HEAD_SIZE),
+    }
+
+
+def _kind(name: str) -> str:
+    """The last word of a tensor's name, ``weight`` left out."""
+    return name.removesuffix(".weight").rpartition(".")[2]

@@ -124,7 +124,7 @@ class CausalEngine(abc.ABC):
         """See the protocol."""
         return self._tokens.prepare(arm, records, prompts, now)
 
-    def load(self, on_disk: Mapping[str, bytes]) -> Census:
+    def load(self, on_disk: Mapping[str, bytes], nonce: str = "") -> Census:
         """Load, compare with the checkpoint, inject what a control asks for, take the census."""
         with _load_errors(self.name), _memory_errors():
             model, reinitialised = self._load_model()
@@ -136,7 +136,7 @@ class CausalEngine(abc.ABC):
         mapped = weights.Mapped() if off_device else self._map(model, on_disk, reinitialised)
         with _memory_errors():
             self._settle(model)
-        inject(model, self._contract)
+        injected = inject(model, self._contract, nonce)
         model.generation_config = self._explicit_config()
         self._observed = decoding.Observed(model)
         model.register_forward_hook(self._on_forward)
@@ -152,6 +152,7 @@ class CausalEngine(abc.ABC):
             training=[n or "the model" for n, m in model.named_modules() if m.training],
             requires_grad=[n for n, p in model.named_parameters() if p.requires_grad],
             num_parameters=sum(p.numel() for p in model.parameters()),
+            injected=injected,
         )
 
     def _explicit_config(self) -> Any:

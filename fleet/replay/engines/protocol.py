@@ -59,6 +59,7 @@ class Census:
     computed buffer. ``altered``: loaded tensors that bear a checkpoint tensor's name and not its
     bytes (a kernel's own repacking, declared in ``repacked``, left out). ``missing``: checkpoint
     tensors that nothing was loaded from. ``off_device``: tensors placed elsewhere than the slot.
+    ``injected``: where a control's fault was put.
     """
 
     classes: Mapping[str, int] = field(default_factory=dict)
@@ -72,6 +73,7 @@ class Census:
     training: Sequence[str] = ()
     requires_grad: Sequence[str] = ()
     num_parameters: int = 0
+    injected: str | None = None
 
 
 @dataclass(frozen=True)
@@ -108,12 +110,13 @@ class Engine(Protocol):
             now: what ``strftime_now`` reads, in the chat template too.
         """
 
-    def load(self, on_disk: Mapping[str, bytes]) -> Census:
+    def load(self, on_disk: Mapping[str, bytes], nonce: str = "") -> Census:
         """Load the weights and put them on the slot's device, in inference mode.
 
         Args:
             on_disk: digest of every tensor of the pinned checkpoint, by name; what is loaded is
                 held against them.
+            nonce: places a control's fault where the contract does not: one nonce, one place.
         """
 
     def settings(self) -> Settings:

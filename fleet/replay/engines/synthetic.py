@@ -58,7 +58,7 @@ class SyntheticEngine:
             for record, prompt, row in zip(records, prompts, ids, strict=True)
         ]
 
-    def load(self, on_disk: Mapping[str, bytes]) -> Census:
+    def load(self, on_disk: Mapping[str, bytes], nonce: str = "") -> Census:
         """One weight: the key, which is on no disk."""
         return Census(classes={"SyntheticModel": 1}, num_parameters=len(self._key))
 

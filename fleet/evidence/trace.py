@@ -1,0 +1,225 @@
+"""What a traced replay leaves: one row per module call, per module and per weight, format 1.
+
+    trace-00000.parquet ...   calls, in the order they began
+    trace-modules.parquet     every module: class, facts that decide its arithmetic, times it fired
+    trace-weights.parquet     every tensor that counts as a weight: digest at load and at the end
+
+A call has two digests (the in-root and the out-root) and the parts of the first, so that a reader
+can tell an input from a weight and a cache. Knows no torch and no verdict; what differs between two
+traces is worked out elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fleet.errors import EvidenceError
+from fleet.evidence.landing import Landing, file_sha256
+from fleet.evidence.manifest import Manifest
+
+TRACE_FORMAT = 1
+DIGEST = pa.binary(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of one module. Digests are 32 bytes, None where there was nothing to hash.
+
+    ``begin`` and ``end`` are places in the order of everything observed in one step (a call is
+    observed twice); ``end`` is -1 for a call that never returned. ``parent`` is the caller's
+    ``begin``, -1 for the model itself. ``occurrence`` counts the calls of ``path`` in the step.
+    ``args_sha256``: positional and keyword arguments; ``own_sha256``: the module's own parameters
+    (as loaded), buffers and plain tensors; ``cache_sha256``: caches among the arguments, the part
+    that belongs to this module's layers. ``in_sha256`` is over the three; ``out_sha256`` over the
+    returned value and whatever of the three the call changed in place. ``unhashed``: arguments
+    that are no tensor, number, text or collection of those.
+    """
+
+    arm: str
+    batch: int
+    sample_ids: tuple[str, ...]
+    step: int
+    begin: int
+    end: int
+    parent: int
+    path: str
+    occurrence: int
+    class_name: str
+    args_sha256: bytes | None
+    own_sha256: bytes | None
+    cache_sha256: bytes | None
+    in_sha256: bytes | None
+    out_sha256: bytes | None
+    dtype: str
+    shape: str
+    unhashed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRow:
+    """One module. ``facts`` is JSON text; ``expected``: its class has a forward of its own."""
+
+    path: str
+    class_name: str
+    facts: str
+    facts_at_end: str
+    expected: bool
+    fired: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRow:
+    """One tensor that counts as a weight, by its name; ``path`` is the module that owns it."""
+
+    name: str
+    path: str
+    load_sha256: bytes
+    end_sha256: bytes | None
+
+
+def _field(name: str, kind: pa.DataType, nullable: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable=nullable)
+
+
+_META = {"fleet.trace_format": str(TRACE_FORMAT)}
+CALLS = pa.schema(
+    [
+        _field("arm", pa.string()),
+        _field("batch", pa.int32()),
+        _field("sample_ids", pa.list_(pa.field("item", pa.string(), nullable=False))),
+        _field("step", pa.int32()),
+        _field("begin", pa.int32()),
+        _field("end", pa.int32()),
+        _field("parent", pa.int32()),
+        _field("path", pa.string()),
+        _field("occurrence", pa.int32()),
+        _field("class_name", pa.string()),
+        _field("args_sha256", DIGEST, nullable=True),
+        _field("own_sha256", DIGEST, nullable=True),
+        _field("cache_sha256", DIGEST, nullable=True),
+        _field("in_sha256", DIGEST, nullable=True),
+        _field("out_sha256", DIGEST, nullable=True),
+        _field("dtype", pa.string()),
+        _field("shape", pa.string()),
+        _field("unhashed", pa.int32()),
+    ],
+    metadata=_META,
+)
+MODULES = pa.schema(
+    [
+        _field("path", pa.string()),
+        _field("class_name", pa.string()),
+        _field("facts", pa.string()),
+        _field("facts_at_end", pa.string()),
+        _field("expected", pa.bool_()),
+        _field("fired", pa.int32()),
+    ],
+    metadata=_META,
+)
+WEIGHTS = pa.schema(
+    [
+        _field("name", pa.string()),
+        _field("path", pa.string()),
+        _field("load_sha256", DIGEST),
+        _field("end_sha256", DIGEST, nullable=True),
+    ],
+    metadata=_META,
+)
+
+
+def to_table(rows: Sequence[Call | ModuleRow | WeightRow], schema: pa.Schema) -> pa.Table:
+    """Rows of one kind as a table."""
+    columns = {name: [getattr(row, name) for row in rows] for name in schema.names}
+    return pa.table(columns, schema=schema)
+
+
+def calls_table(rows: Sequence[Call]) -> pa.Table:
+    """Calls as a table."""
+    return to_table(rows, CALLS)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One traced replay, read back. ``repeats``: what repeating a frozen call gave, if asked for.
+
+    ``logits``: (arm, sample id) -> digest of the raw logits of every step. ``injected``: the path
+    that a control's own fault was put at, for whoever tests the tracer.
+    """
+
+    attempt: str
+    calls: tuple[Call, ...]
+    modules: Mapping[str, ModuleRow]
+    weights: Mapping[str, WeightRow]
+    repeats: tuple[Mapping[str, Any], ...] = ()
+    logits: Mapping[tuple[str, str], tuple[bytes, ...]] = field(default_factory=dict)
+    hooks: str = ""
+    injected: str | None = None
+
+
+def read_trace(landing: Landing, attempt: str) -> Trace | None:
+    """The trace of one attempt; None when it has a manifest and no trace.
+
+    Raises:
+        EvidenceError: a file is missing, was edited after the fact, or is of another format.
+    """
+    path = landing.manifest(attempt)
+    if not path.exists():
+        return None
+    manifest = Manifest.from_bytes(path.read_bytes())
+    if not manifest.trace:
+        return None
+    folder = landing.attempt(attempt)
+    files: dict[str, str] = manifest.trace["files"]
+    for name, digest in files.items():
+        _require_whole(folder / name, digest)
+    calls = [
+        n for n in sorted(files) if n not in ("trace-modules.parquet", "trace-weights.parquet")
+    ]
+    return Trace(
+        attempt=attempt,
+        calls=tuple(call for name in calls for call in _calls(folder / name)),
+        modules={m.path: m for m in _rows(folder / "trace-modules.parquet", ModuleRow, MODULES)},
+        weights={w.name: w for w in _rows(folder / "trace-weights.parquet", WeightRow, WEIGHTS)},
+        repeats=tuple(manifest.trace.get("repeats", ())),
+        logits=_logits(landing.parts(attempt)),
+        hooks=str(manifest.trace.get("hooks", "")),
+        injected=manifest.census.get("injected"),
+    )
+
+
+def _require_whole(path: Path, digest: str) -> None:
+    if not path.exists():
+        raise EvidenceError("evidence-altered", f"{path.name} is gone")
+    if file_sha256(path) != digest:
+        raise EvidenceError("evidence-altered", f"{path.name} was edited after the fact")
+
+
+def _calls(path: Path) -> Iterable[Call]:
+    return (Call(**row | {"sample_ids": tuple(row["sample_ids"])}) for row in _read(path, CALLS))
+
+
+def _rows(path: Path, kind: type[Any], schema: pa.Schema) -> list[Any]:
+    return [kind(**row) for row in _read(path, schema)]
+
+
+def _read(path: Path, schema: pa.Schema) -> list[dict[str, Any]]:
+    table = pq.read_table(path)
+    if not table.schema.equals(schema):
+        raise EvidenceError("evidence-altered", f"{path.name}: not the columns of a trace")
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def _logits(parts: Sequence[Path]) -> dict[tuple[str, str], tuple[bytes, ...]]:
+    found = {}
+    for part in parts:
+        table = pq.read_table(part, columns=["arm", "sample_id", "step_logits_sha256"])
+        for row in table.to_pylist():
+            found[row["arm"], row["sample_id"]] = tuple(row["step_logits_sha256"])
+    return found

@@ -1,0 +1,93 @@
+"""Counts over all calls: SAME or DIFF in, SAME or DIFF out, and what nobody can tell.
+
+SAME->SAME, SAME->DIFF (a candidate), DIFF->DIFF (a carrier), DIFF->SAME (healed), UNKNOWN (nothing
+hashable went in: never SAME) and UNALIGNED (not every replay made the call). Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from fleet.evidence.trace import Call, Trace
+
+Key = tuple[str, int, int, str, int]
+WORDS = ("SAME->SAME", "SAME->DIFF", "DIFF->DIFF", "DIFF->SAME", "UNKNOWN", "UNALIGNED")
+
+
+def key_of(call: Call) -> Key:
+    """What makes calls of two replays one call."""
+    return call.arm, call.batch, call.step, call.path, call.occurrence
+
+
+class Aligned:
+    """Calls of several traces by key."""
+
+    def __init__(self, traces: Sequence[Trace]) -> None:
+        self._by_key: list[dict[Key, Call]] = [{key_of(c): c for c in t.calls} for t in traces]
+        self.keys: tuple[Key, ...] = tuple(dict.fromkeys(k for d in self._by_key for k in d))
+
+    def row(self, key: Key) -> list[Call] | None:
+        """The call in every replay, None unless all made it."""
+        found = [calls.get(key) for calls in self._by_key]
+        return None if any(c is None for c in found) else [c for c in found if c is not None]
+
+    def word(self, key: Key) -> str:
+        """One of :data:`WORDS`."""
+        row = self.row(key)
+        if row is None:
+            return "UNALIGNED"
+        if any(c.in_sha256 is None for c in row):
+            return "UNKNOWN"
+        came_in = "SAME" if len({c.in_sha256 for c in row}) == 1 else "DIFF"
+        came_out = "SAME" if len({c.out_sha256 for c in row}) == 1 else "DIFF"
+        return f"{came_in}->{came_out}"
+
+    def counts(self) -> dict[str, int]:
+        """Word -> calls."""
+        found = Counter(self.word(key) for key in self.keys)
+        return {word: found[word] for word in WORDS}
+
+    def candidates(self) -> list[Call]:
+        """Innermost SAME->DIFF calls, in the order they began, as the first replay saw them."""
+        chosen = [row[0] for key in self.keys if self.word(key) == "SAME->DIFF"
+                  and (row := self.row(key))]  # fmt: skip
+        outer = {
+            (c.arm, c.batch, c.step, above.begin) for c in chosen for above in ancestors(c, chosen)
+        }
+        inner = [c for c in chosen if (c.arm, c.batch, c.step, c.begin) not in outer]
+        return sorted(inner, key=lambda c: (c.arm, c.batch, c.step, c.begin))
+
+
+def ancestors(call: Call, calls: Sequence[Call]) -> list[Call]:
+    """The calls around ``call`` that are among ``calls``, innermost first."""
+    around = [
+        c
+        for c in calls
+        if (c.arm, c.batch, c.step) == (call.arm, call.batch, call.step)
+        and c.begin < call.begin
+        and (c.end > call.begin or c.end < 0)
+    ]
+    return sorted(around, key=lambda c: -c.begin)
+
+
+def coverage(trace: Trace) -> dict[str, object]:
+    """What was hooked, what fired, and what could not be hashed, in one replay."""
+    expected = [m.path for m in trace.modules.values() if m.expected]
+    silent = [path for path in expected if not trace.modules[path].fired]
+    return {
+        "hooked": len(trace.modules),
+        "expected": len(expected),
+        "fired": len(expected) - len(silent),
+        "silent": silent,
+        "calls": len(trace.calls),
+        "unknown": sum(1 for c in trace.calls if c.in_sha256 is None),
+        "partly_unhashed": sum(1 for c in trace.calls if c.unhashed),
+        "never_returned": sum(1 for c in trace.calls if c.end < 0),
+    }
+
+
+def facts(module: Mapping[str, object], name: str) -> str | None:
+    """One plain attribute of a module as text."""
+    value = module.get(name)
+    return None if value is None else str(value)

@@ -1,0 +1,1 @@
+"""Hooks, frozen calls and operations: what a traced replay does beside generating."""

@@ -1,0 +1,202 @@
+"""Digests of what goes into and comes out of a module call: exact, and each content hashed once.
+
+A tree of arguments becomes tokens (structure, typed scalars, tensor digests) and one SHA-256 over
+them. A tensor is compared byte by byte with what was last hashed at its place in memory, and hashed
+again when it is not the same: comparing is several times as fast as hashing, and as exact. Keeps
+copies, never references. Knows no module and no verdict.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from fleet.contract.canonical import sha256
+from fleet.evidence.digests import merkle_root, tensor_header
+from fleet.evidence.records import length_prefixed
+
+KEPT_BYTES = 512 << 20
+"""Copies held for comparison, the oldest dropped first."""
+
+POOLED_BYTES = 1 << 18
+"""Tensors from here on are hashed by several threads."""
+
+MAX_DEPTH = 6
+"""How deep objects that are no collection are looked into."""
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class TensorDigests:
+    """Tensor digests with a memory of what was hashed where. One per traced process."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._kept: OrderedDict[tuple[Any, ...], tuple[torch.Tensor, bytes]] = OrderedDict()
+        self._kept_bytes = 0
+
+    def of(self, tensor: torch.Tensor) -> bytes:
+        """The tensor digest (dtype, shape and bytes; strides excluded); 32 bytes."""
+        plain = tensor.detach()
+        if plain.device.type != "cpu":
+            plain = plain.cpu()
+        flat = plain.contiguous().reshape(-1)
+        key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        known = self._kept.get(key)
+        if known is not None and _same_bytes(known[0], flat):
+            return known[1]
+        return self._hash(key, tensor, flat)
+
+    def _hash(self, key: tuple[Any, ...], tensor: torch.Tensor, flat: torch.Tensor) -> bytes:
+        # ``contiguous`` may keep an odd stride of a size-1 dimension, which ``view`` refuses.
+        copy = flat.clone(memory_format=torch.contiguous_format)
+        data = copy.view(torch.uint8).numpy().data if copy.numel() else memoryview(b"")
+        root = merkle_root(data, self._pool if len(data) >= POOLED_BYTES else None)
+        name = str(tensor.dtype).removeprefix("torch.")
+        digest = sha256(tensor_header(name, tensor.shape, len(data)) + root)
+        self._keep(key, copy, digest)
+        return digest
+
+    def _keep(self, key: tuple[Any, ...], copy: torch.Tensor, digest: bytes) -> None:
+        old = self._kept.pop(key, None)
+        self._kept_bytes += copy.nbytes - (old[0].nbytes if old else 0)
+        self._kept[key] = (copy, digest)
+        while self._kept_bytes > KEPT_BYTES:
+            _, (dropped, _) = self._kept.popitem(last=False)
+            self._kept_bytes -= dropped.nbytes
+
+
+def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Two contiguous CPU tensors of one shape and dtype."""
+    return bool(_memcmp(a.data_ptr(), b.data_ptr(), a.nbytes) == 0)
+
+
+@dataclass
+class Seen:
+    """What a walk found: tokens in a fixed order, how much of it is content, what is not hashed."""
+
+    tokens: list[bytes] = field(default_factory=list)
+    hashable: int = 0
+    unhashed: list[str] = field(default_factory=list)
+    caches: list[Any] = field(default_factory=list)
+    first: torch.Tensor | None = None
+
+    def digest(self) -> bytes | None:
+        """SHA-256 over the tokens; None when nothing hashable was found."""
+        return sha256(length_prefixed(self.tokens)) if self.hashable else None
+
+
+def walk(tree: Any, digests: TensorDigests, keep_caches: bool = True) -> Seen:
+    """Everything in ``tree``. Caches are set aside in ``caches`` unless ``keep_caches`` is off."""
+    seen = Seen()
+    _walk(tree, digests, seen, keep_caches, 0, set())
+    return seen
+
+
+def is_cache(value: Any) -> bool:
+    """A key-value cache, by type: transformers' own, and what calls itself one."""
+    return any(kind.__name__.endswith("Cache") for kind in type(value).__mro__)
+
+
+def _walk(
+    value: Any, digests: TensorDigests, seen: Seen, keep: bool, depth: int, above: set[int]
+) -> None:
+    if isinstance(value, torch.Tensor) and not _has_bytes(value):
+        seen.tokens.append(b"tensor without bytes of its own")
+        seen.unhashed.append(f"{value.layout} tensor on {value.device.type}")
+    elif isinstance(value, torch.Tensor):
+        seen.tokens += [b"tensor", digests.of(value)]
+        seen.hashable += 1
+        if seen.first is None:
+            seen.first = value
+    elif value is None:
+        seen.tokens.append(b"none")
+    elif isinstance(value, _SCALARS):
+        seen.tokens += [type(value).__name__.encode(), repr(value).encode()]
+        seen.hashable += 1
+    elif is_cache(value) and keep:
+        seen.tokens.append(b"cache")
+        seen.caches.append(value)
+    elif isinstance(value, Mapping):
+        seen.tokens.append(b"mapping %d" % len(value))
+        for key, item in value.items():
+            seen.tokens.append(repr(key).encode())
+            _walk(item, digests, seen, keep, depth, above)
+    elif isinstance(value, Sequence | set | frozenset):
+        items = value if isinstance(value, Sequence) else sorted(value, key=repr)
+        seen.tokens.append(b"sequence %d" % len(items))
+        for item in items:
+            _walk(item, digests, seen, keep, depth, above)
+    else:
+        _walk_object(value, digests, seen, keep, depth, above)
+
+
+_SCALARS = (
+    bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size,
+)  # fmt: skip
+
+
+def _has_bytes(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.device.type != "meta"
+
+
+def _walk_object(
+    value: Any, digests: TensorDigests, seen: Seen, keep: bool, depth: int, above: set[int]
+) -> None:
+    """An object: the tensors in its attributes, and a cache's counts too. Its other attributes may
+    hold a time or an address, which differ without moving a bit, so they are left out."""
+    seen.tokens.append(b"object " + type(value).__name__.encode())
+    attributes = getattr(value, "__dict__", None)
+    if isinstance(value, nn.Module) or not attributes or depth >= MAX_DEPTH or id(value) in above:
+        seen.unhashed.append(type(value).__name__)
+        return
+    before = seen.hashable
+    for name in sorted(attributes):
+        item = attributes[name]
+        if _holds_content(item, cache=not keep):
+            seen.tokens.append(name.encode())
+            _walk(item, digests, seen, keep, depth + 1, above | {id(value)})
+    if seen.hashable == before:
+        seen.unhashed.append(type(value).__name__)
+
+
+def _holds_content(item: Any, cache: bool) -> bool:
+    """Is this attribute worth looking into? ``cache``: its numbers say how full it is."""
+    if isinstance(item, torch.Tensor):
+        return True
+    if cache and isinstance(item, bool | int | str):
+        return True
+    if isinstance(item, list | tuple):
+        return any(_holds_content(x, cache) for x in item)
+    if isinstance(item, dict):
+        return any(_holds_content(x, cache) for x in item.values())
+    plain = isinstance(item, nn.Module | type | str | bytes | int | float) or callable(item)
+    return not plain and any(
+        isinstance(x, torch.Tensor) for x in getattr(item, "__dict__", {}).values()
+    )
+
+
+def cache_digest(
+    caches: Sequence[Any], layers: Sequence[int] | None, digests: TensorDigests
+) -> bytes | None:
+    """One digest over caches: of some layers, or whole when ``layers`` is None or it has none."""
+    if not caches:
+        return None
+    seen = Seen()
+    for cache in caches:
+        parts = getattr(cache, "layers", None)
+        chosen: list[Any] = [cache]
+        if layers is not None and isinstance(parts, list):
+            chosen = [parts[i] if i < len(parts) else None for i in layers]
+        for part in chosen:
+            _walk(part, digests, seen, False, 0, set())
+    return sha256(length_prefixed(seen.tokens))

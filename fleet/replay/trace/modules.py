@@ -1,0 +1,133 @@
+"""What a module is and owns: facts that decide its arithmetic, weights, and what it may change.
+
+Weights are hashed when tracing begins and again at its end; buffers and plain tensors at every
+call, because code changes those. The packed tensors of a quantised linear count as weights.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from fleet.contract.canonical import sha256
+from fleet.evidence.records import length_prefixed
+from fleet.evidence.trace import WeightRow
+from fleet.replay.trace.digesting import TensorDigests
+
+_HOOKS = ("_forward_", "_backward_", "_state_dict_", "_load_state_dict_", "_non_persistent_")
+
+
+def facts_of(module: nn.Module) -> dict[str, Any]:
+    """Class, dtype of its own parameters, and every attribute that is a plain value."""
+    found: dict[str, Any] = {"class": f"{type(module).__module__}.{type(module).__qualname__}"}
+    for name, value in sorted(vars(module).items()):
+        if name.startswith(_HOOKS):
+            continue
+        if isinstance(value, enum.Enum):
+            found[name] = value.value if isinstance(value.value, bool | int | str) else value.name
+        elif isinstance(value, bool | int | str):
+            found[name] = value
+        elif isinstance(value, float | torch.dtype | torch.device):
+            found[name] = repr(value)
+    parameters = [p for p in module._parameters.values() if p is not None]
+    if parameters:
+        found["dtype"] = str(parameters[0].dtype).removeprefix("torch.")
+    return found
+
+
+def facts_text(module: nn.Module) -> str:
+    """:func:`facts_of` as JSON with sorted keys."""
+    return json.dumps(facts_of(module), sort_keys=True)
+
+
+def has_forward(module: nn.Module) -> bool:
+    """Containers have none of their own and are never called."""
+    return type(module).forward is not nn.Module.forward
+
+
+def layers_below(module: nn.Module) -> list[int] | None:
+    """Indices of the cache layers that this module or what is in it works on; None if unknown."""
+    own = getattr(module, "layer_idx", None)
+    if isinstance(own, int):
+        return [own]
+    found = {
+        m.layer_idx for m in module.modules() if isinstance(getattr(m, "layer_idx", None), int)
+    }
+    return sorted(int(i) for i in found) or None  # type: ignore[arg-type]
+
+
+def plain_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors kept as attributes, neither parameters nor buffers."""
+    for name, value in vars(module).items():
+        if isinstance(value, torch.Tensor):
+            yield name, value
+
+
+def buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Its own buffers, by name."""
+    for name, value in module._buffers.items():
+        if value is not None:
+            yield name, value
+
+
+class Owned:
+    """Tensors that modules own, and their digests.
+
+    Args:
+        modules: path -> module.
+        packed: paths whose buffers and plain tensors are weights too.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module],
+        packed: Collection[str],
+        digests: TensorDigests,
+    ) -> None:
+        self._modules, self._packed, self._digests = modules, frozenset(packed), digests
+        self.at_load = self.weights()
+        self._fixed = {path: self._fixed_tokens(path) for path in modules}
+
+    def weights(self) -> dict[str, tuple[str, bytes]]:
+        """Name -> (owner, digest) of every weight as it is now."""
+        return {
+            f"{path}.{name}" if path else name: (path, self._digests.of(tensor))
+            for path in self._modules
+            for name, tensor in self._weights_of(path)
+        }
+
+    def _weights_of(self, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+        module = self._modules[path]
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                yield name, parameter
+        if path in self._packed:
+            yield from buffers(module)
+            yield from plain_tensors(module)
+
+    def _fixed_tokens(self, path: str) -> list[bytes]:
+        prefix = f"{path}." if path else ""
+        names = [name for name, _ in self._weights_of(path)]
+        return [t for n in names for t in (n.encode(), self.at_load[prefix + n][1])]
+
+    def digest(self, path: str) -> bytes | None:
+        """What the module owns as it is now, weights as they were at load; None if nothing."""
+        tokens = list(self._fixed[path])
+        if path not in self._packed:
+            module = self._modules[path]
+            for name, tensor in (*buffers(module), *plain_tensors(module)):
+                tokens += [name.encode(), self._digests.of(tensor)]
+        return sha256(length_prefixed(tokens)) if tokens else None
+
+    def rows(self) -> list[WeightRow]:
+        """Every weight at load and now."""
+        now = self.weights()
+        return [
+            WeightRow(name, path, digest, now[name][1] if name in now else None)
+            for name, (path, digest) in self.at_load.items()
+        ]

@@ -1,0 +1,212 @@
+"""Repeat one frozen call in this process, and count the outputs.
+
+Two outputs of one frozen input in one process are a race; nothing else proves one. The call's
+inputs, weights and caches are restored and hashed again before every repeat. Modules inside the
+call are observed as well, so that code between them can be told from a module. Knows no other
+replay; what the counts mean is judged elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from fleet.contract.canonical import digest_json, to_text
+from fleet.evidence.trace import Call
+from fleet.replay.task import Target
+from fleet.replay.trace.frozen import FrozenCall
+from fleet.replay.trace.tracer import Tracer
+from fleet.replay.trace.zoom import Operation, Recorder, first_difference
+
+FEWEST = 5
+"""Repeats that are made however long they take."""
+
+LONGEST_S = 20.0
+"""No further repeat is begun after this long."""
+
+ZOOMED = 12
+"""Repeats under the recorder of operations."""
+
+Observation = tuple[str, str, int, bytes | None]
+"""(``in`` or ``out``, path, occurrence inside the call, digest)."""
+
+
+@dataclass
+class Repeater:
+    """Waits for its targets to be called, and repeats each once it has returned."""
+
+    tracer: Tracer
+    targets: Sequence[Target]
+    repeats: int
+    zoom: bool = False
+    results: list[dict[str, Any]] = field(default_factory=list)
+    _seen: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    _frozen: FrozenCall | None = None
+    _trouble: str = ""
+    _busy: bool = False
+    _handles: list[RemovableHandle] = field(default_factory=list)
+
+    def attach(self) -> None:
+        """Behind the tracer's own hooks: the call has then been observed."""
+        for path in dict.fromkeys(t.path for t in self.targets):
+            module = self.tracer.modules.get(path)
+            if module is not None:
+                self._handles += [
+                    module.register_forward_pre_hook(self._before(path), with_kwargs=True),
+                    module.register_forward_hook(self._after(path), with_kwargs=True),
+                ]
+
+    def detach(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _target(self, path: str) -> Target | None:
+        """The target that this call is, counted when it begins."""
+        arm, batch, step = self.tracer.place
+        number = self._seen[arm, batch, step, path]
+        return next(
+            (
+                t
+                for t in self.targets
+                if (t.arm, t.batch, t.step, t.path, t.occurrence)
+                == (arm, batch, step, path, number)
+            ),
+            None,
+        )
+
+    def _before(self, path: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+            if self._busy or self._target(path) is None:
+                return
+            try:
+                self._frozen = FrozenCall(module, args, kwargs)
+            except (TypeError, RuntimeError) as error:
+                self._trouble = f"cannot freeze the call: {type(error).__name__}: {error}"[:300]
+
+        return hook
+
+    def _after(self, path: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+            if self._busy:
+                return
+            target = self._target(path)
+            self._seen[(*self.tracer.place, path)] += 1
+            if target is None:
+                return
+            frozen, self._frozen, self._busy = self._frozen, None, True
+            try:
+                self.results.append(self._repeat(target, module, frozen))
+            finally:
+                self._busy = False
+
+        return hook
+
+    def _repeat(
+        self, target: Target, module: nn.Module, frozen: FrozenCall | None
+    ) -> dict[str, Any]:
+        if frozen is None:
+            return _result(target, [], "", self._trouble)
+        began = time.monotonic()
+        runs: list[list[Observation]] = []
+        roots: set[bytes | None] = set()
+        weights = self._weights_below(target.path)
+        while len(runs) < self.repeats:
+            if len(runs) >= FEWEST and time.monotonic() - began > LONGEST_S:
+                break
+            root, run = self._once(target.path, module, frozen)
+            roots.add(root)
+            runs.append(run)
+        operations = self._operations(module, frozen)
+        trouble = "" if len(roots) == 1 else "the inputs could not be restored to the same bits"
+        if self._weights_below(target.path) != weights:
+            trouble = "weights changed while the call was repeated"
+        result = _result(target, runs, _text(next(iter(roots))), trouble)
+        result["executed"] = len(operations[0])
+        result["executed_sha256"] = to_text(digest_json([op.name for op in operations[0]]))
+        result["zoom"] = first_difference(operations) if self.zoom else None
+        result["seconds"] = time.monotonic() - began
+        return result
+
+    def _weights_below(self, path: str) -> dict[str, bytes]:
+        prefix = f"{path}." if path else ""
+        return {
+            name: digest
+            for name, (owner, digest) in self.tracer.owned.weights().items()
+            if owner == path or owner.startswith(prefix)
+        }
+
+    def _once(
+        self, path: str, module: nn.Module, frozen: FrozenCall
+    ) -> tuple[bytes | None, list[Observation]]:
+        """(in-root of the restored call, what was observed in it)."""
+        calls: list[Call] = []
+        with frozen.thawed() as (args, kwargs), self.tracer.aside(calls.append):
+            before = self.tracer.parts_of_input(path, args, kwargs)
+            root = self.tracer.observe_input(path, args, kwargs)
+            output = module.forward(*args, **kwargs)
+            out = self.tracer.observe_output(path, before, args, kwargs, output)
+        return root, [*_observations(calls), ("out", path, 0, out)]
+
+    def _operations(self, module: nn.Module, frozen: FrozenCall) -> list[list[Operation]]:
+        found = []
+        for _ in range(ZOOMED if self.zoom else 1):
+            recorder = Recorder(self.tracer.digests if self.zoom else None)
+            with frozen.thawed() as (args, kwargs), self.tracer.aside(None), recorder:
+                module.forward(*args, **kwargs)
+            found.append(recorder.operations)
+        return found
+
+
+def _observations(calls: Sequence[Call]) -> list[Observation]:
+    """In the order they were made."""
+    found: list[tuple[int, Observation]] = []
+    for call in calls:
+        found.append((call.begin, ("in", call.path, call.occurrence, call.in_sha256)))
+        if call.end >= 0:
+            found.append((call.end, ("out", call.path, call.occurrence, call.out_sha256)))
+    return [observation for _, observation in sorted(found, key=lambda pair: pair[0])]
+
+
+def _result(
+    target: Target, runs: Sequence[Sequence[Observation]], root: str, trouble: str
+) -> dict[str, Any]:
+    """What was counted. ``first``: the first observation with more than one value."""
+    outputs = Counter(_text(run[-1][3]) for run in runs)
+    return {
+        "arm": target.arm,
+        "batch": target.batch,
+        "step": target.step,
+        "path": target.path,
+        "occurrence": target.occurrence,
+        "repeats": len(runs),
+        "unique": len(outputs),
+        "outputs": dict(outputs.most_common(8)),
+        "in_sha256": root,
+        "first": _first(runs),
+        "trouble": trouble,
+    }
+
+
+def _first(runs: Sequence[Sequence[Observation]]) -> dict[str, Any] | None:
+    for row in zip(*runs, strict=False):
+        keys = {observation[:3] for observation in row}
+        values = {observation[3] for observation in row}
+        if len(keys) > 1:
+            phase, path, occurrence = min(keys)
+            return {"phase": phase, "path": path, "occurrence": occurrence, "unique": len(keys)}
+        if len(values) > 1:
+            phase, path, occurrence = row[0][:3]
+            return {"phase": phase, "path": path, "occurrence": occurrence, "unique": len(values)}
+    return None
+
+
+def _text(digest: bytes | None) -> str:
+    return "" if digest is None else to_text(digest)

@@ -1,0 +1,274 @@
+"""Hooks on every module: each call is observed before and after, and landed as one row.
+
+Before a call: its arguments, what the module owns, and its caches. After it: what it returned, and
+whatever of those it changed in place. Everything is hashed before the hook returns, and nothing is
+kept by reference. Eager execution only: hooks set after a model was compiled do not fire, and a
+``forward`` that is called directly does not either; coverage says so. Knows no other replay.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from fleet.contract.canonical import sha256
+from fleet.evidence.records import length_prefixed
+from fleet.evidence.trace import Call, ModuleRow, WeightRow
+from fleet.replay.trace.digesting import Seen, TensorDigests, cache_digest, walk
+from fleet.replay.trace.modules import Owned, facts_text, has_forward, layers_below
+
+Sink = Callable[[Call], None]
+
+
+@dataclass
+class _Open:
+    """A call that has begun: its observations so far."""
+
+    path: str
+    begin: int
+    parent: int
+    occurrence: int
+    args: bytes | None
+    own: bytes | None
+    cache: bytes | None
+    inside: bytes | None
+    dtype: str
+    shape: str
+    unhashed: int
+
+
+class Tracer:
+    """Traces one loaded model.
+
+    Args:
+        model: the loaded model.
+        packed: paths of modules whose buffers are packed weights.
+        sink: takes each call when it ends.
+        steps: which steps of each batch: ``all``, ``prefill`` or a number.
+        threads: threads that hash.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        packed: Collection[str],
+        sink: Sink,
+        steps: str = "all",
+        threads: int = 1,
+    ) -> None:
+        self.model = model
+        self.modules: dict[str, nn.Module] = dict(model.named_modules())
+        self.digests = TensorDigests(threads)
+        self.owned = Owned(self.modules, packed, self.digests)
+        self.sink = sink
+        self.fired: Counter[str] = Counter()
+        self._wanted = steps
+        self._facts = {path: facts_text(module) for path, module in self.modules.items()}
+        self._layers = {path: layers_below(module) for path, module in self.modules.items()}
+        self._arm, self._batch = "", -1
+        self._samples: tuple[str, ...] = ()
+        self.step = -1
+        self._place = 0
+        self._open: list[_Open] = []
+        self._calls: Counter[str] = Counter()
+        self._handles: list[RemovableHandle] = []
+        self._paused = False
+
+    def attach(self) -> None:
+        """Put the hooks in place, behind all that are there already."""
+        for path, module in self.modules.items():
+            self._handles.append(
+                module.register_forward_pre_hook(self._before(path), with_kwargs=True)
+            )
+            self._handles.append(module.register_forward_hook(self._after(path), with_kwargs=True))
+
+    def detach(self) -> None:
+        """Take them away; calls that never returned land as such."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._abandon()
+
+    def start_batch(self, arm: str, ordinal: int, sample_ids: Sequence[str]) -> None:
+        """What follows is this batch, from its prefill on."""
+        self._abandon()
+        self._arm, self._batch, self._samples, self.step = arm, ordinal, tuple(sample_ids), -1
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """(arm, batch ordinal, step) of what runs now."""
+        return self._arm, self._batch, self.step
+
+    @contextmanager
+    def aside(self, sink: Sink | None) -> Iterator[None]:
+        """Let calls in here go to ``sink`` (None: nowhere) and leave no mark on the trace."""
+        kept = (self.sink, self._place, self._open, self._calls, self._paused, self.fired)
+        self._place, self._open, self._calls, self.fired = 0, [], Counter(), Counter()
+        self._paused = sink is None
+        self.sink = sink or self.sink
+        try:
+            yield
+        finally:
+            self.sink, self._place, self._open, self._calls, self._paused, self.fired = kept
+
+    def observe_input(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> bytes | None:
+        """The in-root that a call of ``path`` with these arguments has now."""
+        return _root(self.parts_of_input(path, args, kwargs))
+
+    def module_rows(self) -> list[ModuleRow]:
+        """Every module as it was when tracing began and as it is now."""
+        return [
+            ModuleRow(
+                path=path,
+                class_name=type(module).__name__,
+                facts=self._facts[path],
+                facts_at_end=facts_text(module),
+                expected=has_forward(module),
+                fired=self.fired[path],
+            )
+            for path, module in self.modules.items()
+        ]
+
+    def weight_rows(self) -> list[WeightRow]:
+        """Every weight at load and now."""
+        return self.owned.rows()
+
+    def _wants(self) -> bool:
+        if self._paused:
+            return False
+        step = "prefill" if self.step == 0 and self._wanted == "prefill" else str(self.step)
+        return self._wanted in ("all", step)
+
+    def _before(self, path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+            if not path and not self._paused:
+                self._abandon()
+                self.step += 1
+                self._place = 0
+                self._calls.clear()
+            if self._wants():
+                self._open.append(self._begin(path, args, kwargs))
+
+        return hook
+
+    def _after(self, path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+            if self._wants() and any(o.path == path for o in self._open):
+                while self._open[-1].path != path:
+                    self._land(self._open.pop(), None)
+                self._end(self._open.pop(), args, kwargs, output)
+
+        return hook
+
+    def _begin(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> _Open:
+        self.fired[path] += 1
+        seen = walk((args, kwargs), self.digests)
+        own = self.owned.digest(path)
+        cache = cache_digest(seen.caches, self._layers[path], self.digests)
+        given = seen.digest()
+        first = seen.first
+        opened = _Open(
+            path=path,
+            begin=self._place,
+            parent=self._open[-1].begin if self._open else -1,
+            occurrence=self._calls[path],
+            args=given,
+            own=own,
+            cache=cache,
+            inside=_root((given, own, cache)),
+            dtype=_dtype(first),
+            shape=_shape(first),
+            unhashed=len(seen.unhashed),
+        )
+        self._calls[path] += 1
+        self._place += 1
+        return opened
+
+    def _end(self, opened: _Open, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+        before = (opened.args, opened.own, opened.cache)
+        self._land(opened, self.observe_output(opened.path, before, args, kwargs, output))
+
+    def observe_output(
+        self,
+        path: str,
+        before: tuple[bytes | None, bytes | None, bytes | None],
+        args: Any,
+        kwargs: Mapping[str, Any],
+        output: Any,
+    ) -> bytes | None:
+        """The out-root: what was returned, and what of arguments, own tensors, caches changed.
+
+        What did not change is left out, so that equal outputs of different inputs are equal.
+        """
+        returned = walk(output, self.digests)
+        after = walk((args, kwargs), self.digests)
+        own = self.owned.digest(path)
+        cache = cache_digest(_caches(after, returned), self._layers[path], self.digests)
+        now = (after.digest(), own, cache)
+        changed = [None if a == b else a for a, b in zip(now, before, strict=True)]
+        return _root((returned.digest(), *changed))
+
+    def parts_of_input(
+        self, path: str, args: Any, kwargs: Mapping[str, Any]
+    ) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """Digests of arguments, own tensors and caches, as a call is about to see them."""
+        seen = walk((args, kwargs), self.digests)
+        cache = cache_digest(seen.caches, self._layers[path], self.digests)
+        return seen.digest(), self.owned.digest(path), cache
+
+    def _land(self, opened: _Open, out: bytes | None, ended: bool = True) -> None:
+        end = self._place if ended else -1
+        self._place += ended
+        self.sink(
+            Call(
+                arm=self._arm,
+                batch=self._batch,
+                sample_ids=self._samples,
+                step=self.step,
+                begin=opened.begin,
+                end=end,
+                parent=opened.parent,
+                path=opened.path,
+                occurrence=opened.occurrence,
+                class_name=type(self.modules[opened.path]).__name__,
+                args_sha256=opened.args,
+                own_sha256=opened.own,
+                cache_sha256=opened.cache,
+                in_sha256=opened.inside,
+                out_sha256=out,
+                dtype=opened.dtype,
+                shape=opened.shape,
+                unhashed=opened.unhashed,
+            )
+        )
+
+    def _abandon(self) -> None:
+        while self._open:
+            self._land(self._open.pop(), None, ended=False)
+
+
+def _caches(*seen: Seen) -> list[Any]:
+    """Caches of several walks, each object once."""
+    return list({id(cache): cache for one in seen for cache in one.caches}.values())
+
+
+def _root(parts: Sequence[bytes | None]) -> bytes | None:
+    """One digest over parts, absent ones told apart from empty ones; None when all are absent."""
+    if all(part is None for part in parts):
+        return None
+    return sha256(length_prefixed([b"" if part is None else b"+" + part for part in parts]))
+
+
+def _dtype(tensor: torch.Tensor | None) -> str:
+    return "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
+
+
+def _shape(tensor: torch.Tensor | None) -> str:
+    return "" if tensor is None else ",".join(str(n) for n in tensor.shape)

@@ -1,0 +1,112 @@
+"""Traced attempts of a campaign, read from the landing and localised: what ``trace`` answers.
+
+Derived at every call from landed evidence; holds no rule of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet.errors import EvidenceError
+from fleet.evidence.landing import Landing
+from fleet.evidence.summary import AttemptSummary
+from fleet.evidence.trace import Trace, read_trace
+from fleet.judge.tracing.culprit import Localisation, Source
+from fleet.judge.tracing.localise import localise
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Traces of one contract in one campaign; ``left_out``: attempt -> why it is no evidence."""
+
+    found: Localisation | None
+    traces: tuple[Trace, ...]
+    repeated: tuple[Trace, ...]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def injected(self) -> str | None:
+        """Where the control's own fault was put, when every replay says the same."""
+        places = {t.injected for t in (*self.traces, *self.repeated)}
+        return places.pop() if len(places) == 1 else None
+
+
+def usable(summary: AttemptSummary) -> str | None:
+    """Why a traced attempt is no evidence of where replays part, or None.
+
+    A replay that ended early lacks calls, which would look like another structure. One whose
+    weights changed ran to its end.
+    """
+    if summary.state == "COMPLETE":
+        return None
+    code = summary.cause.code if summary.cause else summary.state
+    return None if code == "weights-changed" else f"{summary.state}({code})"
+
+
+def traced(
+    landing: Landing, summaries: Sequence[AttemptSummary], source: Source = "later"
+) -> Traced:
+    """Read and localise, without attempts that are no evidence or whose trace was altered."""
+    traces: list[Trace] = []
+    left_out: dict[str, str] = {}
+    for summary in summaries:
+        reason = usable(summary)
+        if reason is not None:
+            left_out[summary.attempt] = reason
+            continue
+        try:
+            trace = read_trace(landing, summary.attempt)
+        except EvidenceError as error:
+            left_out[summary.attempt] = str(error)
+            continue
+        if trace is not None:
+            traces.append(trace)
+    plain = [t for t in traces if not t.repeats]
+    repeated = [t for t in traces if t.repeats]
+    found = localise(plain, repeated, source) if len(plain) > 1 else None
+    return Traced(found, tuple(plain), tuple(repeated), left_out)
+
+
+def trace_document(contract: str, about: Traced, head: dict[str, Any]) -> dict[str, Any]:
+    """One entry of ``contracts``: the culprit and everything that qualifies it."""
+    found = about.found
+    body: dict[str, Any] = {"contract": contract, **head, "result": result_of(about)}
+    body |= {"culprit": None, "not_localised": [], "left_out": about.left_out}
+    if found is None:
+        return body
+    return body | {
+        "culprit": found.culprit.to_json() if found.culprit else None,
+        "attempts": list(found.attempts),
+        "repeated_in": [t.attempt for t in about.repeated],
+        "calls": found.counts,
+        "coverage": list(found.coverage),
+        "departures": [departure(d) for d in found.departures],
+        "also": list(found.also),
+        "not_localised": list(found.not_localised),
+        "hooks": list(found.hooks),
+    }
+
+
+def result_of(about: Traced) -> str:
+    """DIFFERENT, NO_DIFFERENCE_SEEN or NO_EVIDENCE."""
+    if about.found is None:
+        return "NO_EVIDENCE"
+    return "DIFFERENT" if about.found.differs else "NO_DIFFERENCE_SEEN"
+
+
+def departure(d: Any) -> dict[str, Any]:
+    """Where some replays part from the rest."""
+    call = d.call
+    return {
+        "arm": call.arm,
+        "batch": call.batch,
+        "sample_ids": list(call.sample_ids),
+        "step": call.step,
+        "path": call.path,
+        "class": call.class_name,
+        "at": d.phase,
+        "what": d.what,
+        "classes": [list(c) for c in d.classes],
+    }
