@@ -252,7 +252,7 @@ def _ingest_after(store: Path, landing: Landing) -> None:
     """After replays ran nothing is a usage error any more: they landed, and stay landed."""
     try:
         ingest_and_publish(store, landing)
-    except StoreError as error:
+    except (StoreError, OSError) as error:
         raise NotIngested(
             f"the replays landed in {landing.root}, but the store could not take them in: {error}\n"
             f"  then: fleet store ingest --store {store} --landing {landing.root}"
