@@ -396,7 +396,8 @@ def root(
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point: every way to end has its own exit code."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _terminated)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup: it stays ignored
+            signal.signal(number, _terminated)
     sys.exit(run(argv))
 
 

@@ -54,7 +54,7 @@ class Where:
     ] = None
     configs: Annotated[
         str | None,
-        typer.Option(help="Folders with contracts/ and datasets/ [env: FLEET_CONFIGS]."),
+        typer.Option(help="Folders with contracts/ and datasets/; else FLEET_CONFIGS."),
     ] = None
 
     def places(self) -> Places:

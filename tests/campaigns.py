@@ -29,48 +29,14 @@ from fleet.report.answers import CampaignAnswer
 from fleet.schedule.certify import Places, Planned, Request, certify, plan_request
 from fleet.schedule.driver import Limits
 from fleet.schedule.launcher import Gone, Problem
+from tests.contract_text import contract_text
 
 NO_SUCH_PID = 10**8
 SAMPLES = 5
 CONTROLS = ("control-racy-synthetic", "control-clean-synthetic")
 QUICK = Limits(start_s=5, replay_s=5, end_s=5, retries=0)
 
-CONTRACT = """schema = 1
-[model]
-checkpoint = "demo:synthetic"
-engine = "synthetic"
-dtype = "float32"
-[decoding]
-do_sample = false
-num_beams = 1
-max_new_tokens = 4
-batch_size = 1
-use_cache = true
-[determinism]
-seed = 0
-python_hash_seed = 0
-deterministic_algorithms = "strict"
-fill_uninitialized_memory = true
-cudnn_benchmark = false
-cudnn_deterministic = true
-cublas_workspace = ":4096:8"
-allow_tf32 = false
-num_threads = 1
-kernel_cache = "cold"
-[dataset]
-name = "five"
-[arms.current]
-template = "{{ question }}"
-parser = "letter"
-chat = false
-[arms.controlled]
-template = "Choose. {{ question }}"
-parser = "letter"
-chat = false
-[require]
-grade = "logits"
-replays = 2
-"""
+CONTRACT = contract_text("five", extra="replays = 2\n")
 
 PARSER = """def parse(text, record):
     return text

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from fleet.contract.canonical import canonical_json, sha256, to_text
+from fleet.contract.sample_ids import SampleIds
 from fleet.errors import EvidenceError
 from fleet.evidence.landing import Landing, write_once
 
@@ -45,7 +46,8 @@ class Entry:
 
     def to_bytes(self) -> bytes:
         """Canonical JSON."""
-        return canonical_json(asdict(self))
+        body = {k: list(v) if isinstance(v, SampleIds) else v for k, v in self.body.items()}
+        return canonical_json(asdict(replace(self, body=body)))
 
 
 @dataclass
@@ -90,7 +92,7 @@ def read_chain(landing: Landing, campaign: str) -> list[Entry]:
         EvidenceError: on a gap, a broken chain, or an entry of another campaign.
     """
     entries: list[Entry] = []
-    samples: list[str] = []
+    samples = SampleIds()
     head = START
     for seq, path in enumerate(sorted(chain_folder(landing, campaign).glob("[0-9]*.json"))):
         data = path.read_bytes()
@@ -105,14 +107,14 @@ def read_chain(landing: Landing, campaign: str) -> list[Entry]:
     return entries
 
 
-def _share(entry: Entry, samples: list[str]) -> list[str]:
-    """Let replays of one data set hold one list of samples; the newest list is returned."""
-    mine: list[str] = entry.body.get("sample_ids", samples)
-    if mine != samples:
-        return mine
-    if "sample_ids" in entry.body:
-        entry.body["sample_ids"] = samples
-    return samples
+def _share(entry: Entry, samples: SampleIds) -> SampleIds:
+    """Let replays of one data set hold one set of packed samples; the newest is returned."""
+    listed = entry.body.get("sample_ids")
+    if not isinstance(listed, list) or not all(isinstance(sample, str) for sample in listed):
+        return samples
+    mine = SampleIds(listed)
+    entry.body["sample_ids"] = samples if mine == samples else mine
+    return samples if mine == samples else mine
 
 
 def _parse(path: Path, data: bytes) -> Entry:
@@ -120,6 +122,8 @@ def _parse(path: Path, data: bytes) -> Entry:
         entry = Entry(**json.loads(data))
     except (ValueError, TypeError) as error:
         raise EvidenceError("evidence-altered", f"{path}: not a ledger entry: {error}") from error
+    if not isinstance(entry.body, dict):
+        raise EvidenceError("evidence-altered", f"{path}: not a ledger entry: no body")
     if entry.format != LEDGER_FORMAT:
         raise EvidenceError("evidence-altered", f"{path}: ledger format {entry.format!r}")
     if entry.to_bytes() != data:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from fleet.contract.sample_ids import SampleIds
 from fleet.errors import EvidenceError
 from fleet.evidence.distinct import Distinct
 from fleet.evidence.rows import BATCH_ROWS, IDENTITY, identities
@@ -44,7 +45,7 @@ def _whole_and_in_order(
     A row's place counts through all of that; places that rise by one from 0 to the last are all
     of them, each once.
     """
-    planned, known = pa.array(ids, pa.string()), pa.array(sorted(arms), pa.string())
+    planned, known = _column(ids), pa.array(sorted(arms), pa.string())
     distinct = Distinct()
     for sample in ids:
         distinct.add(sample.encode("utf-8"))
@@ -60,6 +61,13 @@ def _whole_and_in_order(
     return place == len(ids) * len(arms) > 0
 
 
+def _column(ids: Sequence[str]) -> pa.LargeStringArray:
+    """The ids as Arrow; packed ones are not copied."""
+    packed = ids if isinstance(ids, SampleIds) else SampleIds(ids)
+    ends, text = pa.py_buffer(packed.ends), pa.py_buffer(packed.text)
+    return pa.LargeStringArray.from_buffers(len(packed), ends, text)
+
+
 def _at(
     batch: pa.RecordBatch, expected: pa.Array, attempt: str, planned: pa.Array, known: pa.Array
 ) -> bool:
@@ -72,7 +80,7 @@ def _at(
     arm = pc.index_in(arms, known).cast(pa.int64())
     places = pc.add(pc.multiply(arm, len(planned)), positions.cast(pa.int64()))
     mine = pc.equal(names, attempt)
-    named = pc.equal(samples, planned.take(positions))
+    named = pc.equal(samples, planned.take(positions).cast(pa.string()))
     checks = (mine, named, pc.equal(places, expected))
     return all(pc.all(check, skip_nulls=False).as_py() is True for check in checks)
 

@@ -5,6 +5,7 @@ Plain data, so that it can cross to any process. A task names one attempt; it is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ class ReplayTask:
     digests: dict[str, str]
     checkpoint: str | None
     dataset_file: str
-    sample_ids: tuple[str, ...]
+    sample_ids: Sequence[str]
     arms: tuple[str, ...]
     landing: str
     scratch: str
@@ -80,7 +81,7 @@ class ReplayTask:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form, the inverse of :meth:`from_json`."""
-        return asdict(self)
+        return asdict(self) | {"sample_ids": tuple(self.sample_ids)}
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> ReplayTask:

@@ -16,6 +16,7 @@ from fleet.evidence.landing import Landing
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
 from fleet.judge.compare import PairComparison, compare_rows
+from fleet.judge.sets import in_order
 from fleet.judge.verdict import Verdict
 from fleet.report.traces import Traced, traced
 from fleet.store import pairs, queries
@@ -67,6 +68,7 @@ class Answers:
     store: Store
     landing: Landing
     _compared: dict[Pair, PairComparison] = field(default_factory=dict)
+    _traced: dict[tuple[str, ...], Traced] = field(default_factory=dict)
 
     def campaign(
         self, campaign: str, named: Sequence[Asked], controls: Sequence[Asked]
@@ -102,9 +104,23 @@ class Answers:
         return verdict if about.found is None else rules.with_culprit(verdict, about.found)
 
     def traced(self, campaign: str, summaries: Sequence[AttemptSummary]) -> Traced:
-        """What the campaign's traced attempts among these say."""
+        """What the campaign's traced attempts among these say; read once."""
         mine = [s for s in summaries if s.campaign == campaign and s.purpose == "trace"]
-        return traced(self.landing, mine)
+        key = tuple(s.attempt for s in mine)
+        if key not in self._traced:
+            self._traced[key] = traced(self.landing, mine)
+        return self._traced[key]
+
+    def with_newest_trace(self, verdict: Verdict, summaries: Sequence[AttemptSummary]) -> Verdict:
+        """A FAIL with the culprit that the newest trace of its contract found, if any did."""
+        if verdict.verdict != "FAIL":
+            return verdict
+        tracing = (s.campaign for s in in_order(summaries) if s.purpose == "trace")
+        for campaign in reversed(list(dict.fromkeys(tracing))):
+            found = self.traced(campaign, summaries).found
+            if found is not None and found.culprit is not None:
+                return rules.with_culprit(verdict, found)
+        return verdict
 
     def _of_trace(
         self, campaign: str, asked: Asked, summaries: Sequence[AttemptSummary], about: Traced

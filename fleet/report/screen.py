@@ -14,10 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 FILE_WIDTH = 160
+NARROW = 100
+"""Below this many columns a table goes without its lines: they cost three columns a column."""
 
 
 @contextmanager
@@ -29,6 +33,17 @@ def out(output: Path | None = None) -> Iterator[Console]:
         return
     with output.open("w", encoding="utf-8") as file:
         yield Console(file=file, width=FILE_WIDTH, markup=False, emoji=False)
+
+
+def table(console: Console, title: str, *columns: str) -> Table:
+    """An empty table in which no word is cut short: what does not fit goes on below."""
+    made = Table(title=title, title_justify="left")
+    if console.width < NARROW:
+        made.box, made.show_edge = box.SIMPLE_HEAD, False
+        made.padding, made.pad_edge = (0, 0), False
+    for name in columns:
+        made.add_column(name, overflow="fold")
+    return made
 
 
 @contextmanager

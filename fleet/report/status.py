@@ -17,6 +17,8 @@ from fleet.errors import ContractError
 from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
+from fleet.judge.present import DAY_S
+from fleet.judge.sets import in_order
 from fleet.judge.verdict import Verdict
 from fleet.report.answers import Answers, Asked, ControlsByCampaign, known_contracts
 from fleet.report.today import about_today
@@ -119,13 +121,45 @@ def _rows_of(
     now_s: float,
 ) -> list[StatusRow]:
     summaries = queries.summaries(answers.store.con, execution_id=asked.execution_id)
+    if asked.expect is not None and asked.expect.culprit is not None:
+        return [_traced_control(answers, asked, summaries, facts, now_s)]
     groups = rules.groups(summaries)
     homeless = [s for key, members in groups.items() if not key.platform for s in members]
-    return [
+    rows = [
         _row(answers, asked, key, members, homeless if key.platform else [], controls, facts, now_s)
         for key, members in sorted(groups.items())
         if key.platform or len(groups) == 1
     ]
+    # Traced replays that agree add nothing; those that differ stay a difference.
+    telling = [r for r in rows if r.state == "FAIL" or not (r.verdict and r.verdict.traced)]
+    return telling or rows
+
+
+def _traced_control(
+    answers: Answers,
+    asked: Asked,
+    summaries: Sequence[AttemptSummary],
+    facts: Mapping[str, Any],
+    now_s: float,
+) -> StatusRow:
+    """A control of the tracer, as its newest campaign showed it."""
+    newest = in_order(summaries)[-1]
+    control = answers.control(newest.campaign, asked)
+    times = [s.accepted_at_s for s in summaries if s.campaign == newest.campaign]
+    at = max((t for t in times if t is not None), default=None)
+    verdict = control.verdict
+    state: str = verdict.verdict
+    if at is not None and now_s - at > asked.require.valid_days * DAY_S:
+        state = "STALE"
+    return StatusRow(
+        asked.name, asked.execution_id, verdict.platform, _label(facts, verdict.platform), state,
+        replace(verdict, state=state), None if at is None else now_s - at,
+        behaves=not control.mismatches and state != "STALE",
+    )  # fmt: skip
+
+
+def _label(facts: Mapping[str, Any], platform: str) -> str:
+    return Platform(facts[platform]["facts"]).label() if platform in facts else "unknown"
 
 
 def _row(
@@ -150,8 +184,8 @@ def _row(
     )
     at = verdict.accepted_at_s
     state = rules.status_of(verdict, at, asked.require.valid_days, now_s, previous)
-    label = Platform(facts[key.platform]["facts"]).label() if key.platform in facts else "unknown"
-    verdict = replace(verdict, state=state)
+    label = _label(facts, key.platform)
+    verdict = replace(answers.with_newest_trace(verdict, members), state=state)
     behaves = asked.expect is not None and not rules.check_expectation(verdict, asked.expect)
     behaves = behaves and state != "STALE"
     age_s = None if at is None else now_s - at

@@ -6,7 +6,7 @@ Knows no rule; every word about a verdict comes from the judge.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fleet.judge.rules import verdict_lines
 from fleet.judge.verdict import Verdict
+from fleet.report import screen
 from fleet.report.answers import CampaignAnswer
 from fleet.report.difference import difference_lines
 from fleet.report.status import StatusRow
@@ -31,7 +32,9 @@ COLOURS = {
 
 def print_campaign(console: Console, answer: CampaignAnswer) -> None:
     """Table, verdict lines per contract, then what each FAIL and VOID rests on."""
-    table = _verdict_table(f"campaign {answer.campaign}")
+    names = ("contract", "verdict", "grade", "records equal", "logits root", "n", "bound")
+    table = screen.table(console, f"campaign {answer.campaign}", *names)
+    _to_the_right(table, "n", "bound")
     controls = [control.verdict for control in answer.controls]
     for verdict in (*controls, *answer.contracts):
         _add_row(table, verdict, "control" if verdict in controls else "")
@@ -45,12 +48,10 @@ def print_campaign(console: Console, answer: CampaignAnswer) -> None:
         _verbatim(console, f"control {control.verdict.contract}: {words}")
 
 
-def _verdict_table(title: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in ("contract", "verdict", "grade", "records equal", "logits root", "n", "bound"):
-        justify: Literal["left", "right"] = "right" if name in ("n", "bound") else "left"
-        table.add_column(name, justify=justify, overflow="fold")
-    return table
+def _to_the_right(table: Table, *numbers: str) -> None:
+    for column in table.columns:
+        if column.header in numbers:
+            column.justify = "right"
 
 
 def _add_row(table: Table, verdict: Verdict, role: str) -> None:
@@ -112,19 +113,8 @@ def _verbatim(console: Console, text: str | Text) -> None:
 
 def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
     """One line per contract and platform."""
-    table = Table(title="status", title_justify="left")
-    for name in (
-        "contract",
-        "state",
-        "grade",
-        "scope",
-        "n",
-        "record",
-        "process",
-        "age",
-        "platform",
-    ):
-        table.add_column(name)
+    names = ("contract", "state", "grade", "scope", "n", "record", "process", "age", "platform")
+    table = screen.table(console, "status", *names)
     for row in rows:
         verdict = row.verdict
         table.add_row(

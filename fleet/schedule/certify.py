@@ -17,7 +17,7 @@ from fleet.evidence.states import Purpose
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
 from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
 from fleet.schedule.launcher import Launcher
-from fleet.schedule.plan import MUST, Slot, controls_for, plan
+from fleet.schedule.plan import MUST, TRACED, Slot, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
 from fleet.schedule.tracing import TracePlan, Tracing, first_sample, plan_for
 from fleet.store.ingest import ingest
@@ -122,6 +122,11 @@ def _require_expectations(controls: Sequence[Resolved]) -> None:
     for control in controls:
         expect = control.loaded.contract.expect
         wanted, got = MUST[control.name], expect.verdict if expect else None
+        if control.name in TRACED.values() and expect and not (expect.culprit and expect.fault):
+            raise ContractError(
+                str(control.loaded.path), "expect.culprit", "a culprit and a fault to be named",
+                "none", f"restore {control.name}.toml",
+            )  # fmt: skip
         if got != wanted:
             raise ContractError(
                 str(control.loaded.path),
@@ -247,7 +252,7 @@ def _ingest_after(store: Path, landing: Landing) -> None:
     """After replays ran nothing is a usage error any more: they landed, and stay landed."""
     try:
         ingest_and_publish(store, landing)
-    except StoreError as error:
+    except (StoreError, OSError) as error:
         raise NotIngested(
             f"the replays landed in {landing.root}, but the store could not take them in: {error}\n"
             f"  then: fleet store ingest --store {store} --landing {landing.root}"

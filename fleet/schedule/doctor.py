@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from fleet.contract.load import list_contracts, load_contract
 from fleet.errors import UsageError
 from fleet.replay import probe
+from fleet.report import screen
 from fleet.schedule.certify import Places
 
 PACKAGES = ("ray", "torch", "transformers", "gptqmodel", "duckdb", "pyarrow", "typer", "pydantic")
@@ -99,9 +99,7 @@ def _contract(name: str, places: Places) -> str:
 
 def print_findings(console: Console, findings: Findings) -> None:
     """For a person."""
-    table = Table(title=f"python {findings.python}", title_justify="left")
-    table.add_column("what")
-    table.add_column("found", overflow="fold")
+    table = screen.table(console, f"python {findings.python}", "what", "found")
     for name, version in findings.packages.items():
         table.add_row(name, version or "missing")
     for name, value in findings.platform.items():

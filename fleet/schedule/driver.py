@@ -250,7 +250,7 @@ class Campaign:
             "vary": [],
             "node": task.node_label,
             "num_samples": len(task.sample_ids),
-            "sample_ids": list(task.sample_ids),
+            "sample_ids": task.sample_ids,
             "arms": list(task.arms),
             "batch_size": task.contract["decoding"]["batch_size"],
         }
@@ -270,7 +270,7 @@ class Campaign:
             digests=resolved.digests,
             checkpoint=str(resolved.checkpoint) if resolved.checkpoint else None,
             dataset_file=str(resolved.dataset.file.resolve()),
-            sample_ids=work.samples or tuple(resolved.dataset.ids),
+            sample_ids=work.samples or resolved.dataset.ids,
             arms=work.arms or tuple(sorted(contract.arms)),
             landing=str(self.landing.root.resolve()),
             scratch=str(self.scratch.resolve()),

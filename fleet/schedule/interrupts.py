@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, held back while the driver writes what it did.
+"""Ctrl-C, SIGTERM and a hang-up, held back while the driver writes what it did.
 
 A signal can come between any two lines. Were it delivered between a plan and its end, the ledger
 would have a gap; so it is let through only where the driver waits for something long, and where
@@ -45,7 +45,9 @@ class Interrupts:
 
     def _hold(self) -> None:
         if threading.current_thread() is threading.main_thread() and not self._before:
-            self._before = {n: signal.signal(n, self._note) for n in SIGNALS}
+            # An ignored signal (nohup) stays so: held, it would push out one that is meant.
+            held = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+            self._before = {n: signal.signal(n, self._note) for n in held}
 
     def _note(self, number: int, _: object) -> None:
         self._came.append(number)

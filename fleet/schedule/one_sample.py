@@ -62,7 +62,8 @@ def replay_one(
     say: Callable[[str], None],
 ) -> Diff:
     """Run it in as many fresh processes as the contract has replays; compare all with the first,
-    and the first with the newest certified replay."""
+    and the first with the newest certified replay. One alone says nothing of the contract, and a
+    difference from the certified rows all the same."""
     campaign, ends = run_request(request, planned, places, launcher, say)
     with open_reader(places.store) as store:
         answers = Answers(store, Landing.open(places.landing))
@@ -73,5 +74,5 @@ def replay_one(
         pairs += [attempt_diff(answers, certified, complete[0])] if certified else []
     if len(complete) < 2:
         ended = "; ".join(f"{e.attempt} {e.state} {e.cause}" for e in ends if e.cause)
-        pairs = [PairDiff(request.contracts[0], "", "", "NO_EVIDENCE", ended)]
+        pairs.insert(0, PairDiff(request.contracts[0], "", "", "NO_EVIDENCE", ended))
     return Diff(pairs[0].a, pairs[0].b, "replay", {}, tuple(pairs))

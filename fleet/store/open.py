@@ -42,7 +42,12 @@ WRITER = CONFIG | {
 
 SNAPSHOT = ".snapshot"
 
-REFUSALS = (duckdb.OperationalError, duckdb.IntegrityError, duckdb.DataError)
+REFUSALS = (
+    duckdb.OperationalError,
+    duckdb.IntegrityError,
+    duckdb.DataError,
+    duckdb.FatalException,  # a disk that is full when the log is moved into the file
+)
 """Disk, memory, constraints, values: never a fault of this code's own SQL."""
 
 
@@ -83,7 +88,8 @@ def open_writer(path: Path, create: bool = True, wait_s: float = 0.0) -> Store:
         wait_s: how long to wait for another process that has it open.
 
     Raises:
-        StoreError: locked, unwritable, no DuckDB file, no store, or written by newer code.
+        StoreBusy: another process has it open, for longer than ``wait_s``.
+        StoreError: unwritable, no DuckDB file, no store, or written by newer code.
     """
     if not path.exists() and not create:
         raise _missing(path)
@@ -94,6 +100,9 @@ def open_writer(path: Path, create: bool = True, wait_s: float = 0.0) -> Store:
     except StoreError:
         store.close()
         raise
+    except REFUSALS as error:
+        store.close()
+        raise _refused(store, "", error) from error
     return store
 
 
@@ -161,7 +170,7 @@ def publish(store: Store) -> Path:
     """Copy the store into ``<store>.snapshot``, complete or not at all.
 
     Raises:
-        StoreError: when the folder refuses the copy; the old snapshot stays.
+        StoreError: when the disk or the folder refuses the copy; the old snapshot stays.
     """
     target = snapshot_path(store.path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
@@ -174,11 +183,31 @@ def publish(store: Store) -> Path:
             store.con.execute("DETACH published")
         _sync(temporary)
         temporary.replace(target)
-    except (duckdb.IOException, OSError) as error:
-        raise _unwritable(target, error) from error
+    except (*REFUSALS, OSError) as error:
+        expected, fix = "room for a snapshot in a writable folder", "free space, or --store FILE"
+        raise StoreError(str(target), "", expected, _reason(error), fix) from error
     finally:
         temporary.unlink(missing_ok=True)
+        log_of(temporary).unlink(missing_ok=True)
     return target
+
+
+def log_of(path: Path) -> Path:
+    """DuckDB's write-ahead log of a store."""
+    return path.with_name(path.name + ".wal")
+
+
+def settle(store: Store) -> None:
+    """Move the log into the file, so that the file alone is the store. Closing does it too, and
+    says nothing where it could not.
+
+    Raises:
+        StoreError: when the disk refuses.
+    """
+    try:
+        store.con.execute("CHECKPOINT")
+    except REFUSALS as error:
+        raise _refused(store, "", error) from error
 
 
 @contextmanager
@@ -195,13 +224,16 @@ def transaction(store: Store, what: str) -> Iterator[None]:
         store.con.execute("COMMIT")
         committed = True
     except REFUSALS as error:
-        line = str(error).splitlines()[0]
-        fix = "free space, or use the fleet version that wrote this landing"
-        raise StoreError(str(store.path), what, "an accepted write", line, fix) from error
+        raise _refused(store, what, error) from error
     finally:
         if not committed:
             with suppress(duckdb.Error):  # a failed commit has already rolled back
                 store.con.execute("ROLLBACK")
+
+
+def _refused(store: Store, what: str, error: Exception) -> StoreError:
+    fix = "free space, or use the fleet version that wrote this landing"
+    return StoreError(str(store.path), what, "an accepted write", _reason(error), fix)
 
 
 def quoted(text: str) -> str:
@@ -249,6 +281,8 @@ def _explain(path: Path, text: str) -> StoreError:
         found = (f"a file that DuckDB {duckdb.__version__} reads", line, again)
     elif "orrupt" in text or "not a valid" in text:
         found = ("a whole fleet store", f"not a readable DuckDB file ({line})", again)
+    elif "Could not write" in text:
+        found = ("room for a store", line, "free space, or pass --store FILE")
     else:
         found = ("a store that can be opened", line, "pass --store FILE")
     return StoreError(str(path), "", *found)
@@ -269,8 +303,14 @@ def _is_locked(text: str) -> bool:
 
 
 def _unwritable(path: Path, error: Exception) -> StoreError:
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-    return StoreError(str(path), "", "a writable folder", str(reason), "pass --store FILE")
+    return StoreError(str(path), "", "a writable folder", _reason(error), "pass --store FILE")
+
+
+def _reason(error: Exception) -> str:
+    """What the system said, below whatever DuckDB says around it."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).rpartition("Original error: ")[2].splitlines()[0]
 
 
 def _missing(path: Path) -> StoreError:

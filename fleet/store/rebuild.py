@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fleet.evidence.landing import Landing
 from fleet.store.ingest import IngestReport, OnAttempt, ingest
-from fleet.store.open import hold, open_writer, publish, snapshot_path
+from fleet.store.open import hold, log_of, open_writer, publish, settle, snapshot_path
 
 
 def rebuild(path: Path, landing: Landing, on_attempt: OnAttempt | None = None) -> IngestReport:
@@ -19,23 +19,19 @@ def rebuild(path: Path, landing: Landing, on_attempt: OnAttempt | None = None) -
     A store that is corrupt or of another version is replaced too: it holds nothing of its own.
 
     Raises:
-        StoreError: when another process writes it, or the folder refuses; the old store stays.
+        StoreError: when another process writes it, or disk or folder refuse; the old store stays.
     """
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
         with hold(path), open_writer(fresh) as store:
             report = ingest(store, landing, on_attempt)
-        _log(path).unlink(missing_ok=True)  # a log that outlived its store must not be replayed
+            settle(store)
+        log_of(path).unlink(missing_ok=True)  # a log that outlived its store must not be replayed
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
-        _log(fresh).unlink(missing_ok=True)
+        log_of(fresh).unlink(missing_ok=True)
     if snapshot_path(path).exists():
         with open_writer(path) as store:
             publish(store)
     return report
-
-
-def _log(path: Path) -> Path:
-    """DuckDB's write-ahead log of a store."""
-    return path.with_name(path.name + ".wal")

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from fleet.contract.canonical import sha256, to_text
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Entry, read_chain
 from fleet.judge.verdict import Verdict
@@ -30,6 +29,8 @@ from fleet.schedule.resolve import Resolved, resolve_contract
 from fleet.store.ingest import ingest
 from fleet.store.open import open_reader, open_writer
 from fleet.store.rebuild import rebuild
+from tests.campaigns import write_contract, write_dataset
+from tests.contract_text import contract_text
 from tests.process_launcher import ProcessLauncher, RunningChild
 
 pair = pytest.mark.pair
@@ -59,42 +60,15 @@ class ContractSpec:
 
     def toml(self) -> str:
         """The contract file."""
-        clock = f'clock = "{self.clock}"\n' if self.clock else ""
-        return f"""schema = 1
-[model]
-checkpoint = "demo:synthetic"
-engine = "synthetic"
-dtype = "float32"
-[decoding]
-do_sample = false
-num_beams = 1
-max_new_tokens = 4
-batch_size = {self.batch_size}
-use_cache = true
-[determinism]
-seed = 0
-python_hash_seed = 0
-deterministic_algorithms = "strict"
-fill_uninitialized_memory = true
-cudnn_benchmark = false
-cudnn_deterministic = true
-cublas_workspace = ":4096:8"
-allow_tf32 = false
-num_threads = 1
-kernel_cache = "cold"
-[dataset]
-name = "ten"
-{clock}[arms.current]
-template = "{self.template}"
-parser = "{self.parser}"
-chat = false
-[arms.controlled]
-template = "{TEMPLATES["controlled"]}"
-parser = "{self.parser}"
-chat = false
-[require]
-grade = "{self.grade}"
-{self.extra}"""
+        return contract_text(
+            "ten",
+            self.grade,
+            self.batch_size,
+            self.parser,
+            TEMPLATES | {"current": self.template},
+            self.clock,
+            self.extra,
+        )
 
 
 ORDINARY = ContractSpec()
@@ -107,15 +81,10 @@ RACY_CONTROL = ContractSpec(
 
 def write_configs(folder: Path, contracts: Mapping[str, ContractSpec]) -> Path:
     """A config folder with these contracts and one dataset of ten questions."""
-    for name in ("contracts", "datasets"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
     for name, spec in contracts.items():
-        (folder / "contracts" / f"{name}.toml").write_text(spec.toml())
+        write_contract(folder, name, spec.toml())
     lines = [json.dumps(_question(i), ensure_ascii=False) + "\n" for i in range(SAMPLES)]
-    data = "".join(lines).encode("utf-8")
-    (folder / "datasets" / "ten.jsonl").write_bytes(data)
-    pinned = f'file = "ten.jsonl"\nsha256 = "{to_text(sha256(data))}"\n'
-    (folder / "datasets" / "ten.toml").write_text(pinned)
+    write_dataset(folder, "ten", "".join(lines).encode("utf-8"))
     return folder
 
 

@@ -47,6 +47,16 @@ def test_the_cost_benchmark_runs(tmp_path: Path) -> None:
     assert line["n"] == 4
 
 
+@pytest.mark.torch
+def test_the_trace_benchmark_runs_and_the_evidence_stays_small(tmp_path: Path) -> None:
+    done = bench(tmp_path / "results.jsonl", "trace")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    whole, hooks, size = lines
+    assert whole["median"] > hooks["median"]
+    assert size["met"] is True
+
+
 @pytest.mark.ray
 def test_the_fixed_cost_benchmark_runs(tmp_path: Path) -> None:
     done = bench(tmp_path / "results.jsonl", "fixed")

@@ -1,15 +1,13 @@
-"""The command line from outside: exit codes, one clear message, one JSON document, nothing half
-written. Everything here ends before a process would be started on a cluster."""
+"""The command line from outside: verbs, exit codes, one JSON document, what a person reads.
+
+Everything here ends before a process would be started on a cluster.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,46 +17,14 @@ import typer
 
 from fleet.cli import app, run
 from fleet.options import Where
-from tests.campaigns import (
-    CONTRACT,
-    CONTROLS,
-    questions,
-    write_configs,
-    write_contract,
-    write_dataset,
-)
+from tests.campaigns import CONTROLS
+from tests.integration.command_line import fleet, tree
 
-ROOT = Path(__file__).parents[2]
 VERBS = {
     "certify", "status", "diff", "replay", "logs", "doctor",
     "contract check", "contract show", "contract new",
     "store ingest", "store rebuild", "store snapshot",
 }  # fmt: skip
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An own folder as working directory: configs with the contract ``toy``, nothing certified."""
-    for name in ("FLEET_STORE", "FLEET_LANDING", "FLEET_CONFIGS", "FLEET_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("FLEET_CACHE", str(tmp_path / "cache"))
-    root = tmp_path / "project"
-    write_configs(root / "configs")
-    monkeypatch.chdir(root)
-    return root
-
-
-@pytest.fixture
-def certified(project: Path, campaigned: Path) -> Path:
-    """The same with evidence: ``toy`` and ``other`` PASS, the racy control FAILs."""
-    shutil.rmtree(project / "configs")
-    for name in ("configs", "var"):
-        shutil.copytree(campaigned / name, project / name)
-    return project
-
-
-def tree(root: Path) -> dict[str, bytes | None]:
-    return {str(p): p.read_bytes() if p.is_file() else None for p in sorted(root.rglob("*"))}
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -83,6 +49,7 @@ def test_places_are_accepted_after_every_verb_and_every_verb_explains_itself(ver
     options = {option for parameter in command.params for option in parameter.opts}
     assert {"--store", "--landing", "--address", "--configs"} <= options
     assert command.help
+    assert "[" not in "".join(getattr(p, "help", "") or "" for p in command.params)  # markup
 
 
 def test_what_writes_can_be_told_where_and_what_schedules_can_be_tried_dry() -> None:
@@ -92,238 +59,6 @@ def test_what_writes_can_be_told_where_and_what_schedules_can_be_tried_dry() -> 
     assert {"certify", "replay"} <= has("--dry-run")
     assert {"certify", "status", "diff", "replay", "logs", "doctor"} <= has("--output")
     assert has("--json") == VERBS - {"contract new", "store snapshot"}
-
-
-# bad input
-
-
-@dataclass(frozen=True)
-class Bad:
-    """One thing wrong: how it is made so, the command line, and what the message must say."""
-
-    make: Callable[[Path], object]
-    argv: list[str]
-    words: tuple[str, ...]
-
-
-def nothing(_: Path) -> None:
-    return None
-
-
-def toy(old: str, new: str) -> Callable[[Path], object]:
-    assert old in CONTRACT
-    return lambda root: write_contract(root / "configs", "toy", CONTRACT.replace(old, new))
-
-
-def model(lines: str) -> Callable[[Path], object]:
-    ours = 'checkpoint = "demo:synthetic"\nengine = "synthetic"\ndtype = "float32"\n'
-    return toy(ours, lines + 'dtype = "bfloat16"\n')
-
-
-def dataset(data: bytes, digest: str | None = None) -> Callable[[Path], object]:
-    return lambda root: write_dataset(root / "configs", "five", data, digest)
-
-
-def file(name: str, text: str = "mine") -> Callable[[Path], object]:
-    def make(root: Path) -> None:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-
-    return make
-
-
-def newer_store(root: Path) -> None:
-    (root / "var").mkdir()
-    with duckdb.connect(str(root / "var" / "fleet.duckdb")) as con:
-        con.execute("CREATE TABLE meta(key VARCHAR PRIMARY KEY, value VARCHAR NOT NULL)")
-        con.execute("INSERT INTO meta VALUES ('schema', '99')")
-
-
-def rows(*lines: str) -> bytes:
-    return "".join(line + "\n" for line in lines).encode()
-
-
-GOOD = '{"id": "a", "question": "q", "answer": "A"}'
-TOY = "configs/contracts/toy.toml"
-FIVE = "five.jsonl: line "
-CERTIFY = ["certify", "toy"]
-
-BAD: dict[str, Bad] = {
-    "an unknown key": Bad(
-        toy("num_beams = 1", "num_beams = 1\nnum_beam = 2"), CERTIFY,
-        (TOY, "decoding.num_beam", "unknown key", 'did you mean "num_beams"'),
-    ),
-    "an unknown table": Bad(toy("[require]", "[requires]"), CERTIFY, (TOY, "requires", "require")),
-    "a wrong type": Bad(
-        toy("max_new_tokens = 4", 'max_new_tokens = "4"'), CERTIFY,
-        (TOY, "decoding.max_new_tokens", "an integer", "'4' (string)"),
-    ),
-    "true for a number": Bad(
-        toy("seed = 0\npy", "seed = true\npy"), CERTIFY, (TOY, "seed", "true"),
-    ),
-    "no TOML": Bad(toy("[decoding]", "[decoding"), CERTIFY, (TOY, "line ", "valid TOML")),
-    "one replay": Bad(toy("replays = 2", "replays = 1"), CERTIFY, ("require.replays", ">= 2")),
-    "an unpinned hub revision": Bad(
-        model('checkpoint = "hf:org/model"\nrevision = "main"\n'), CERTIFY,
-        (TOY, "model.revision", "40 hexadecimal digits", "'main'"),
-    ),
-    "no hub revision": Bad(model('checkpoint = "hf:org/model"\n'), CERTIFY, ("model.revision",)),
-    "a missing checkpoint": Bad(
-        model('checkpoint = "path:nowhere"\n'), CERTIFY, ("nowhere", "expected", "got"),
-    ),
-    "an unknown demo": Bad(
-        model('checkpoint = "demo:nothing"\n'), CERTIFY, ("demo:nothing", "demo:tiny-llama"),
-    ),
-    "an engine and another model": Bad(
-        toy('dtype = "float32"', 'dtype = "bfloat16"'), CERTIFY, (TOY, "model.dtype", '"float32"'),
-    ),
-    "a grade of a later version": Bad(
-        toy('grade = "logits"', 'grade = "modules"'), CERTIFY, ("require.grade", "not supported"),
-    ),
-    "a dataset that changed": Bad(
-        dataset(questions(), "sha256:" + "0" * 64), CERTIFY,
-        ("datasets/five.toml", "sha256", "0000", "another execution id"),
-    ),
-    "a missing dataset": Bad(toy('"five"', '"fife"'), CERTIFY, ("'fife'", 'did you mean "five"')),
-    "duplicate ids": Bad(dataset(rows(GOOD, GOOD)), CERTIFY, (FIVE + "2", "first on line 1")),
-    "an empty id": Bad(
-        dataset(rows(GOOD.replace('"a"', '" "'))), CERTIFY, (FIVE + "1", "non-empty", "id"),
-    ),
-    "an id that is a number": Bad(
-        dataset(rows(GOOD.replace('"a"', "7"))), CERTIFY, (FIVE + "1", 'a string as "id"', "7"),
-    ),
-    "no id": Bad(dataset(rows('{"answer": "A"}')), CERTIFY, (FIVE + "1", 'a field "id"')),
-    "an empty dataset": Bad(dataset(b""), CERTIFY, ("five.jsonl", "at least one record")),
-    "a malformed line": Bad(
-        dataset(rows(GOOD, GOOD.replace('"a"', '"b"'), '{"id": "c"')), CERTIFY,
-        (FIVE + "3", "a JSON object", "column", "correct line 3"),
-    ),
-    "a blank line": Bad(dataset(rows(GOOD, "")), CERTIFY, (FIVE + "2", "blank line")),
-    "bytes that are no text": Bad(dataset(b'{"id": "\xff"}\n'), CERTIFY, (FIVE + "1", "UTF-8")),
-    "a template that names no field": Bad(
-        toy('template = "{{ question }}"', 'template = "{{ qestion }}"'), CERTIFY,
-        (TOY, "arms.current.template", "'qestion' is undefined", "question"),
-    ),
-    "a template that divides by zero": Bad(
-        toy('template = "{{ question }}"', 'template = "{{ 1 / 0 }}"'), CERTIFY,
-        ("arms.current.template", "division by zero"),
-    ),
-    "a template that reads the clock": Bad(
-        toy('template = "{{ question }}"', "template = \"{{ strftime_now('%Y') }}\""), CERTIFY,
-        ("arms.current.template", "time of day", "clock ="),
-    ),
-    "an unknown parser": Bad(
-        toy('parser = "letter"', 'parser = "leter"'), CERTIFY, ("parser", "leter", "letter"),
-    ),
-    "an unknown contract": Bad(nothing, ["certify", "tyo"], ("'tyo'", 'did you mean "toy"')),
-    "a contract file that is not there": Bad(nothing, ["certify", "x/y.toml"], ("no such file",)),
-    "a contract twice": Bad(nothing, ["certify", "toy", "toy"], ("toy", "each contract once")),
-    "a store below a file": Bad(
-        file("file"), [*CERTIFY, "--store", "file/s.duckdb"], ("expected a folder", "--store FILE"),
-    ),
-    "a store that is a folder": Bad(
-        nothing, [*CERTIFY, "--store", "configs"], ("configs", "a store file", "--store"),
-    ),
-    "a store that is something else": Bad(
-        file("notes.txt"), [*CERTIFY, "--store", "notes.txt"], ("notes.txt", "a fleet store"),
-    ),
-    "a store newer than the code": Bad(
-        newer_store, CERTIFY, ("var/fleet.duckdb", "schema", "at most 1", "99"),
-    ),
-    "a landing that is a file": Bad(
-        file("file"), [*CERTIFY, "--landing", "file"], ("file", "expected a folder", "--landing"),
-    ),
-    "a landing newer than the code": Bad(
-        file("var/landing/FORMAT.json", '{"format": 2}'), CERTIFY,
-        ("FORMAT.json", "landing format 1", "got 2", "fleet version that wrote it"),
-    ),
-    "an output folder that is not there": Bad(
-        nothing, [*CERTIFY, "--output", "no/such/file.json"], ("existing folder", "no/such/file"),
-    ),
-    "a config folder that is not there": Bad(
-        nothing, [*CERTIFY, "--configs", "nowhere"], ("--configs", "'nowhere'"),
-    ),
-    "a sample that is not there": Bad(
-        nothing, ["replay", "toy", "--sample", "s9", "--arm", "current"], ("--sample", "s0, s1"),
-    ),
-    "an arm that is not there": Bad(
-        nothing, ["replay", "toy", "--sample", "s1", "--arm", "x"], ("controlled, current",),
-    ),
-    "no sample": Bad(nothing, ["replay", "toy", "--arm", "current"], ("--sample",)),
-    "no contract": Bad(nothing, ["certify"], ("Missing argument 'contracts'",)),
-    "an unknown verb": Bad(nothing, ["certfy", "toy"], ("certfy",)),
-    "an unknown option": Bad(nothing, [*CERTIFY, "--jsn"], ("--jsn",)),
-    "a value that is no number": Bad(nothing, [*CERTIFY, "--retries", "x"], ("--retries",)),
-    "status without a store": Bad(nothing, ["status"], ("var/fleet.duckdb", "a store", "none")),
-    "diff without a store": Bad(nothing, ["diff", "a", "b"], ("var/fleet.duckdb", "a store")),
-    "logs without a landing": Bad(nothing, ["logs", "abcd"], ("var/landing", "a landing folder")),
-    "ingest without a landing": Bad(nothing, ["store", "ingest"], ("var/landing", "fleet certify")),
-    "rebuild without a landing": Bad(nothing, ["store", "rebuild"], ("var/landing",)),
-    "snapshot without a store": Bad(nothing, ["store", "snapshot"], ("var/fleet.duckdb",)),
-    "a new contract over an old one": Bad(nothing, ["contract", "new", "toy"], (TOY, "existing")),
-    "a new contract with no name for a file": Bad(nothing, ["contract", "new", "a/b"], ("'a/b'",)),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_exit_2_with_one_message_and_nothing_written(
-    project: Path, capfd: pytest.CaptureFixture[str], case: str
-) -> None:
-    bad = BAD[case]
-    bad.make(project)
-    before = tree(project)
-    code = run(bad.argv)
-    out, err = capfd.readouterr()
-    assert code == 2, err
-    assert out == ""
-    assert "Traceback" not in err and "internal error" not in err
-    assert err.count("error: ") == 1 and err.startswith("error: ")
-    assert err.count("\n  next: ") == 1, err
-    for word in bad.words:
-        assert word in err, err
-    assert tree(project) == before
-    assert not (project.parent / "cache").exists()
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["logs", "ffff"], "0 attempts that begin so"),
-        (["diff", "ffff", "toy"], "at least one that is none of them"),
-        (["diff", "toy", "nobody"], "at least one that is none of them"),
-        (["status", "tyo"], "neither has it"),
-        (["status", "--landing", "nowhere"], "a landing folder, got none"),
-        (["status", "--store", "nowhere.duckdb"], "a store, got none"),
-    ],
-)
-def test_a_name_without_evidence_is_a_usage_error_too(
-    certified: Path, capfd: pytest.CaptureFixture[str], argv: list[str], words: str
-) -> None:
-    before = tree(certified)
-    assert run(argv) == 2
-    out, err = capfd.readouterr()
-    assert (out, err.count("error: "), err.count("next: ")) == ("", 1, 1)
-    assert words in err
-    assert tree(certified) == before
-
-
-def fleet(root: Path, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """One command line in a process of its own."""
-    given = {k: v for k, v in os.environ.items() if not k.startswith("FLEET_")}
-    given |= {"PYTHONPATH": str(ROOT), "FLEET_CACHE": str(root / "cache")} | environment
-    command = [sys.executable, "-m", "fleet", *argv]
-    return subprocess.run(
-        command, cwd=root, env=given, capture_output=True, text=True, check=False, timeout=120
-    )
-
-
-def test_a_process_of_its_own_says_the_same(project: Path) -> None:
-    write_contract(project / "configs", "toy", CONTRACT.replace("[require]", "[requires]"))
-    done = fleet(project, "certify", "toy", "--json")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: ")
-    assert len(done.stderr.splitlines()) == 2
-    assert not (project / "var").exists()
 
 
 # reads

@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from fleet.errors import StoreError
+from fleet.errors import StoreBusy, StoreError
 from fleet.evidence.landing import Landing
 from fleet.store import queries
 from fleet.store.ingest import ingest
@@ -84,6 +86,30 @@ def test_a_store_that_another_process_writes_is_refused_with_its_pid(
         process.communicate("")
     with open_writer(path):
         pass
+
+
+def test_a_writer_waits_for_another_one_to_end(path: Path) -> None:
+    with holder(path) as process:
+        threading.Timer(0.5, process.communicate, [""]).start()
+        with open_writer(path, wait_s=60):
+            assert process.poll() is not None or process.wait(10) == 0
+
+
+def test_waiting_for_a_store_has_an_end(path: Path) -> None:
+    with holder(path) as process:
+        begun = time.monotonic()
+        with pytest.raises(StoreBusy, match=f"locked by PID {process.pid}"):
+            open_writer(path, wait_s=0.3)
+        assert time.monotonic() - begun >= 0.3
+        process.communicate("")
+
+
+def test_what_is_not_busy_is_not_waited_for(path: Path) -> None:
+    path.write_text("a file of mine, and not a short one")
+    begun = time.monotonic()
+    with pytest.raises(StoreError, match="something else"):
+        open_writer(path, wait_s=60)
+    assert time.monotonic() - begun < 30
 
 
 def test_a_snapshot_is_readable_while_the_writer_is_open(tmp_path: Path, path: Path) -> None:

@@ -21,7 +21,7 @@ from fleet.evidence.manifest import Manifest
 from fleet.evidence.summarise import summarise
 from fleet.replay.task import ReplayTask
 from fleet.schedule.driver import AttemptEnd, Campaign, Limits, new_campaign_id
-from fleet.schedule.interrupts import Interrupts
+from fleet.schedule.interrupts import SIGNALS, Interrupts
 from fleet.schedule.launcher import Problem
 from tests.campaigns import (
     CONTROLS,
@@ -228,12 +228,12 @@ def test_an_interrupt_leaves_an_end_for_every_planned_attempt(
     assert kinds(tmp_path)[-1] == "closed"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_comes_while_the_driver_writes_waits_for_the_next_wait(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the death of a process and its acceptance there must be no gap."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = {n: signal.signal(n, signal.default_int_handler) for n in SIGNALS}
     end = Campaign._end
 
     def interrupted(self: Campaign, *args: Any) -> Any:
@@ -244,10 +244,11 @@ def test_a_signal_that_comes_while_the_driver_writes_waits_for_the_next_wait(
     try:
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path, FakeLauncher())
+        assert {signal.getsignal(n) for n in SIGNALS} == {signal.default_int_handler}
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for n, handler in before.items():
+            signal.signal(n, handler)
     assert kinds(tmp_path)[2:] == [*ONE_ATTEMPT, "planned", "given_up", "closed"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_signals_are_held_and_then_delivered_to_whom_they_belong() -> None:
@@ -266,6 +267,21 @@ def test_signals_are_held_and_then_delivered_to_whom_they_belong() -> None:
         assert len(came) == 3
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_that_is_ignored_stays_so_and_pushes_no_other_out() -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda n, _: came.append(n))
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts():
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+        assert came == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGHUP, ignored)
 
 
 def test_controls_that_were_named_are_controls_of_the_campaign(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -24,6 +25,7 @@ from fleet.report.logs import read_logs
 from fleet.report.screen import progress
 from fleet.report.status import StatusRow
 from fleet.report.terminal import print_campaign, print_status
+from fleet.schedule.doctor import Findings, print_findings
 from fleet.store.ingest import ingest
 from fleet.store.open import Store, open_reader, open_writer
 from tests.campaigns import CONTROLS, places_in, write_contract
@@ -49,9 +51,9 @@ VERDICT = Verdict(
 ODD = "[dataset] clock, [/b] [bold]x[/bold] :smile: [red"
 
 
-def printed(draw: Any, *args: Any) -> str:
+def printed(draw: Any, *args: Any, width: int = 200) -> str:
     file = io.StringIO()
-    draw(Console(file=file, width=200), *args)
+    draw(Console(file=file, width=width), *args)
     return file.getvalue()
 
 
@@ -298,6 +300,56 @@ def test_a_control_that_does_not_behave_is_loud() -> None:
 def test_ages_are_said_in_one_unit(age_s: float | None, words: str) -> None:
     row = StatusRow("toy", "", "", "cpu", "PASS", VERDICT, age_s)
     assert f" {words} " in printed(print_status, [row])
+
+
+LONG_NAME = "smollm2-awq-aten-full-and-a-rather-long-name"
+LONG_LABEL = "AMD EPYC 9V84 96-Core Processor, torch 2.13.0+cpu"
+NARROW = 80
+
+
+def narrow(draw: Any, *args: Any) -> list[str]:
+    """Lines of a terminal of 80 columns, on which nothing may be cut off."""
+    lines = printed(draw, *args, width=NARROW).splitlines()
+    assert len(lines[2]) <= NARROW  # the rule below the names is as wide as the table
+    table = list(itertools.takewhile(lambda line: len(line) == len(lines[2]), lines[1:]))
+    assert "\N{HORIZONTAL ELLIPSIS}" not in "".join(lines)
+    return table
+
+
+def column(table: list[str], name: str, following: str = "") -> str:
+    """All that stands below a name, without its blanks."""
+    start = table[0].index(name)
+    end = table[0].index(following) if following else None
+    return "".join("".join(line[start:end] for line in table[2:]).split())
+
+
+def test_a_status_folds_on_a_narrow_screen_and_loses_nothing() -> None:
+    verdict = replace(VERDICT, attained_grade="prediction", records=123456)
+    row = StatusRow(LONG_NAME, "", "", LONG_LABEL, "REGRESSED", verdict, 7100.0)
+    table = narrow(print_status, [row])
+    assert column(table, "contract", "state") == LONG_NAME
+    assert column(table, "state", "grade") == "REGRESSED"
+    assert column(table, "grade", "scope") == "prediction"
+    assert column(table, "n ", "record") == "123456"
+    assert column(table, "process", "age") == "notbounded"
+    assert column(table, "platform") == LONG_LABEL.replace(" ", "")
+
+
+def test_verdicts_fold_on_a_narrow_screen_and_their_words_stay_whole() -> None:
+    roots = {"logits": ["sha256:" + "ab" * 32, "sha256:" + "cd" * 32]}
+    verdict = replace(VERDICT, contract=LONG_NAME, roots=roots, records=123456)
+    table = narrow(print_campaign, answered(verdict))
+    assert column(table, "contract", "verdict") == LONG_NAME
+    for word in ("PASS", "logits", "123456/123456", "ab" * 6, "cd" * 6, "<= 6.050%"):
+        assert word in "\n".join(table)
+
+
+def test_what_the_doctor_found_folds_on_a_narrow_screen() -> None:
+    name = "a-fact-with-a-name-that-is-longer-than-half-a-line-is-wide"
+    facts = {name: LONG_LABEL, "environment": []}
+    table = narrow(print_findings, Findings("3.11", facts, {}, {"ray": ""}))
+    assert column(table, "what", "found") == f"ray{name}environment"
+    assert column(table, "found") == f"missing{LONG_LABEL}nothingset".replace(" ", "")
 
 
 def test_progress_is_silent_off_a_terminal_and_never_trips_over_what_it_is_told(

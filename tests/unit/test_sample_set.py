@@ -9,7 +9,7 @@ import pytest
 
 from fleet.errors import EvidenceError
 from fleet.evidence import sample_set
-from fleet.evidence.distinct import Distinct
+from fleet.evidence.distinct import FIRST_BYTES, Distinct
 from fleet.evidence.parts import PartWriter
 from fleet.evidence.sample_set import check_sample_set
 from tests.landing_builder import make_record
@@ -88,3 +88,12 @@ def test_distinct_counts_what_a_set_counts() -> None:
         distinct.add(value)
     assert distinct.count() == distinct.count() == len(set(values))
     assert Distinct().count() == 0
+
+
+def test_a_value_that_comes_often_takes_the_room_of_one() -> None:
+    distinct = Distinct()
+    for i in range(40_000):
+        distinct.add(b"often")
+        distinct.add(str(i // 2).encode())
+    assert distinct.count() == 20_001
+    assert sum(len(bucket) for bucket in distinct._buckets) < 256 * FIRST_BYTES

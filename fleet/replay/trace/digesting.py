@@ -58,17 +58,24 @@ class TensorDigests:
         known = self._kept.get(key)
         if known is not None and _same_bytes(known[0], flat):
             return known[1]
-        return self._hash(key, tensor, flat)
+        copy, digest = self._hash(tensor, flat)
+        self._keep(key, copy, digest)
+        return digest
 
-    def _hash(self, key: tuple[Any, ...], tensor: torch.Tensor, flat: torch.Tensor) -> bytes:
+    def once(self, tensor: torch.Tensor) -> bytes:
+        """The same digest, without a copy kept: for weights, which are hashed twice in all."""
+        plain = tensor.detach()
+        if plain.device.type != "cpu":
+            plain = plain.cpu()
+        return self._hash(tensor, plain.contiguous().reshape(-1))[1]
+
+    def _hash(self, tensor: torch.Tensor, flat: torch.Tensor) -> tuple[torch.Tensor, bytes]:
         # ``contiguous`` may keep an odd stride of a size-1 dimension, which ``view`` refuses.
         copy = flat.clone(memory_format=torch.contiguous_format)
         data = copy.view(torch.uint8).numpy().data if copy.numel() else memoryview(b"")
         root = merkle_root(data, self._pool if len(data) >= POOLED_BYTES else None)
         name = str(tensor.dtype).removeprefix("torch.")
-        digest = sha256(tensor_header(name, tensor.shape, len(data)) + root)
-        self._keep(key, copy, digest)
-        return digest
+        return copy, sha256(tensor_header(name, tensor.shape, len(data)) + root)
 
     def _keep(self, key: tuple[Any, ...], copy: torch.Tensor, digest: bytes) -> None:
         old = self._kept.pop(key, None)

@@ -94,12 +94,15 @@ class Owned:
         self._fixed = {path: self._fixed_tokens(path) for path in modules}
 
     def weights(self) -> dict[str, tuple[str, bytes]]:
-        """Name -> (owner, digest) of every weight as it is now."""
-        return {
-            f"{path}.{name}" if path else name: (path, self._digests.of(tensor))
-            for path in self._modules
-            for name, tensor in self._weights_of(path)
-        }
+        """Name -> (owner, digest) of every weight as it is now; a tied one is hashed once."""
+        hashed: dict[int, bytes] = {}
+        found = {}
+        for path in self._modules:
+            for name, tensor in self._weights_of(path):
+                if id(tensor) not in hashed:
+                    hashed[id(tensor)] = self._digests.once(tensor)
+                found[f"{path}.{name}" if path else name] = (path, hashed[id(tensor)])
+        return found
 
     def _weights_of(self, path: str) -> Iterator[tuple[str, torch.Tensor]]:
         module = self._modules[path]
