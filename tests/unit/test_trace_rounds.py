@@ -5,37 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fleet.errors import UsageError
 from fleet.evidence.landing import Landing
 from fleet.evidence.states import Cause
-from fleet.evidence.trace import Call, ModuleRow, Trace
+from fleet.evidence.trace import Trace
 from fleet.replay.task import TraceOrder
 from fleet.schedule.driver import AttemptEnd
 from fleet.schedule.plan import Slot, Work
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.tracing import TracePlan, Tracing, check_step
 from tests.campaigns import planned_in, write_configs
-
-CALL = Call(
-    arm="current", batch=0, sample_ids=("s0",), step=0, begin=0, end=1, parent=-1, path="layer",
-    occurrence=0, class_name="Linear", args_sha256=b"a" * 32, own_sha256=None, cache_sha256=None,
-    in_sha256=b"i" * 32, out_sha256=b"o" * 32, dtype="bfloat16", shape="1,4", unhashed=0,
-)  # fmt: skip
-MODULES = {"layer": ModuleRow("layer", "Linear", "{}", "{}", True, 1)}
-
-
-def trace_of(attempt: str, out: bytes, unique: int = 0) -> Trace:
-    """One call; with ``unique`` also what repeating it gave."""
-    result: dict[str, Any] = {
-        "arm": "current", "batch": 0, "step": 0, "path": "layer", "occurrence": 0, "repeats": 9,
-        "unique": unique, "trouble": "", "executed_sha256": "x", "zoom": None, "first": None,
-    }  # fmt: skip
-    call = replace(CALL, out_sha256=out * 32)
-    return Trace(attempt, (call,), MODULES, {}, (result,) if unique else ())
+from tests.unit.hand_traces import trace_of
 
 
 class Landed(Tracing):
@@ -87,7 +70,7 @@ def test_a_proven_race_ends_the_repeats_and_a_clean_repeat_has_one_more(
 ) -> None:
     pair = (trace_of("a", b"o"), trace_of("b", b"p"))
     for unique, more in ((3, 0), (1, 1)):
-        follow = tracing(resolved, tmp_path, *pair, trace_of("c", b"o", unique))
+        follow = tracing(resolved, tmp_path, *pair, trace_of("c", b"o", unique=unique))
         ends = ended(follow.plans[resolved.name].first_slots(0), "a", "b")
         ends += ended(follow(ends), "c")
         assert len(follow(ends)) == more
