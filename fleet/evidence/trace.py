@@ -63,7 +63,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ModuleRow:
-    """One module. ``facts`` is JSON text; ``expected``: its class has a forward of its own."""
+    """One module. ``facts`` is JSON text; ``expected``: its class has a forward of its own.
+
+    ``own_sha256``: what a call's ``own_sha256`` would have been when tracing began.
+    """
 
     path: str
     class_name: str
@@ -71,6 +74,7 @@ class ModuleRow:
     facts_at_end: str
     expected: bool
     fired: int
+    own_sha256: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,7 @@ MODULES = pa.schema(
         _field("facts_at_end", pa.string()),
         _field("expected", pa.bool_()),
         _field("fired", pa.int32()),
+        _field("own_sha256", DIGEST, nullable=True),
     ],
     metadata=_META,
 )

@@ -52,23 +52,28 @@ class Aligned:
         """Innermost SAME->DIFF calls, in the order they began, as the first replay saw them."""
         chosen = [row[0] for key in self.keys if self.word(key) == "SAME->DIFF"
                   and (row := self.row(key))]  # fmt: skip
-        outer = {
-            (c.arm, c.batch, c.step, above.begin) for c in chosen for above in ancestors(c, chosen)
-        }
-        inner = [c for c in chosen if (c.arm, c.batch, c.step, c.begin) not in outer]
-        return sorted(inner, key=lambda c: (c.arm, c.batch, c.step, c.begin))
+        begun = {place_of(c): c for c in self._by_key[0].values()}
+        outer = {place_of(around) for c in chosen for around in ancestors(c, begun)}
+        inner = [c for c in chosen if place_of(c) not in outer]
+        return sorted(inner, key=place_of)
 
 
-def ancestors(call: Call, calls: Sequence[Call]) -> list[Call]:
-    """The calls around ``call`` that are among ``calls``, innermost first."""
-    around = [
-        c
-        for c in calls
-        if (c.arm, c.batch, c.step) == (call.arm, call.batch, call.step)
-        and c.begin < call.begin
-        and (c.end > call.begin or c.end < 0)
-    ]
-    return sorted(around, key=lambda c: -c.begin)
+Place = tuple[str, int, int, int]
+
+
+def place_of(call: Call) -> Place:
+    """Where a call began."""
+    return call.arm, call.batch, call.step, call.begin
+
+
+def ancestors(call: Call, begun: Mapping[Place, Call]) -> list[Call]:
+    """The calls around ``call``, innermost first."""
+    found: list[Call] = []
+    above = begun.get((call.arm, call.batch, call.step, call.parent))
+    while above is not None:
+        found.append(above)
+        above = begun.get((above.arm, above.batch, above.step, above.parent))
+    return found
 
 
 def coverage(trace: Trace) -> dict[str, object]:
@@ -85,9 +90,3 @@ def coverage(trace: Trace) -> dict[str, object]:
         "partly_unhashed": sum(1 for c in trace.calls if c.unhashed),
         "never_returned": sum(1 for c in trace.calls if c.end < 0),
     }
-
-
-def facts(module: Mapping[str, object], name: str) -> str | None:
-    """One plain attribute of a module as text."""
-    value = module.get(name)
-    return None if value is None else str(value)

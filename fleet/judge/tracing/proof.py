@@ -1,8 +1,8 @@
 """What kind of fault a call shows, by evidence of its own.
 
 *Race* takes two outputs of one frozen input in one process, *kernel choice* another list of
-executed operations, *heterogeneity* a module whose facts differ while each process agrees with
-itself. Without such proof the kind is *undecided*, with the bound that the clean repeats give
+executed operations in processes that each repeat themselves, *heterogeneity* a module that was set
+up otherwise. Without such proof the kind is *undecided*, with the bound that clean repeats give
 (law 10). Pure.
 """
 
@@ -10,11 +10,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fleet.evidence.trace import Call, Trace
 from fleet.judge.bounds import record_bound
 from fleet.judge.tracing.culprit import Kind
+
+Pair = tuple[int, int]
+"""A replay that stayed and one that departed."""
+
+At = tuple[str, str]
+"""(phase, path): the observation at which replays parted."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A kind, and what shows it. ``proof``: fields of a culprit."""
+
+    kind: Kind
+    words: str
+    proof: Mapping[str, Any]
 
 
 class Proof:
@@ -24,55 +40,94 @@ class Proof:
         self._traces, self._repeated = traces, repeated
         self.trouble: list[str] = []
 
-    def kind(self, call: Call) -> tuple[Kind, dict[str, Any], str]:
-        """(kind, proof, words) for code that was called with equal inputs."""
+    def _clean(self, call: Call) -> list[Mapping[str, Any]]:
+        """Repeats of this call that count; why others do not is kept as trouble."""
         found = [r for t in self._repeated for r in t.repeats if _is_of(r, call)]
         for result in found:
             if result["trouble"]:
                 self.trouble.append(f"{name_of(call.path)}: {result['trouble']}")
-        clean = [r for r in found if r["repeats"] and not r["trouble"]]
-        total = sum(int(r["repeats"]) for r in clean)
-        most = max(clean, key=lambda r: int(r["unique"]), default=None)
-        zoom = next((r["zoom"] for r in clean if r.get("zoom")), None)
-        if most is not None and most["unique"] > 1:
-            unique, repeats = int(most["unique"]), int(most["repeats"])
-            words = f"{unique} outputs of one frozen input in {repeats} repeats in one process"
-            return "race", {"unique": unique, "repeats": repeats, "zoom": zoom}, words
-        bound = record_bound(total) if total else None
-        proof = {"unique": 1 if total else 0, "repeats": total, "bound": bound, "zoom": zoom}
-        odd = self._odd_facts(call.path)
-        if odd:
-            return "heterogeneity", proof, f"replays ran it with other settings: {', '.join(odd)}"
-        executed = {str(r.get("executed_sha256")) for r in clean}
-        if len(executed) > 1:
-            return "kernel_choice", proof, "replays executed other operations for it"
-        if not total:
-            return "undecided", proof, "not repeated: race or kernel choice, undecided"
-        words = f"{total} repeats agree: a rare race (<= {bound:.2g} a call) or a kernel choice"
-        return "undecided", proof, words
+        return [r for r in found if r["repeats"] and not r["trouble"]]
 
-    def _odd_facts(self, path: str) -> list[str]:
-        """Names of a module's plain facts that are not the same in every replay."""
+    def race(self, call: Call, at: At) -> Finding | None:
+        """Two outputs of one frozen input, when repeats part where the replays parted."""
+        clean = self._clean(call)
+        shown = [r for r in clean if r["unique"] > 1 and _first_of(r) == at]
+        if not shown:
+            return None
+        most = max(shown, key=lambda r: int(r["unique"]))
+        unique, repeats = int(most["unique"]), int(most["repeats"])
+        words = f"{unique} outputs of one frozen input in {repeats} repeats in one process"
+        proof = {"unique": unique, "repeats": repeats, "zoom": most.get("zoom")}
+        return Finding("race", words, proof)
+
+    def other(self, call: Call, pair: Pair) -> Finding:
+        """What is known where no race was shown."""
+        clean = self._clean(call)
+        elsewhere = next((_first_of(r) for r in clean if r["unique"] > 1), None)
+        total = 0 if elsewhere else sum(int(r["repeats"]) for r in clean)
+        bound = record_bound(total) if total else None
+        proof = {"unique": 1 if total else 0, "repeats": total, "bound": bound}
+        odd = self._odd_facts(call.path, pair)
+        if odd:
+            words = f"replays ran it with other settings: {', '.join(odd)}"
+            return Finding("heterogeneity", words, proof)
+        if _other_kernel(clean):
+            return Finding("kernel_choice", "replays executed other operations for it", proof)
+        if elsewhere:
+            words = f"its repeats part first at the {_moment(elsewhere)}: undecided"
+        elif total:
+            words = f"{total} repeats agree: a rare race (<= {bound:.2g} a call) or a kernel choice"
+        else:
+            words = "not repeated: race or kernel choice, undecided"
+        return Finding("undecided", words, proof)
+
+    def _odd_facts(self, path: str, pair: Pair) -> list[str]:
+        """Names of plain facts of a module in which the two replays differ.
+
+        A number at the end may be a consequence of what was computed; a name (of a kernel, a mode)
+        that a module chose for itself is not.
+        """
+        rows = [self._traces[r].modules.get(path) for r in pair]
         odd: dict[str, None] = {}
         for moment in ("facts", "facts_at_end"):
-            tables = [
-                json.loads(getattr(t.modules[path], moment)) for t in self._traces
-                if path in t.modules
-            ]  # fmt: skip
-            names = dict.fromkeys(n for table in tables for n in table)
-            for name in names:
-                shown = {json.dumps(table.get(name)) for table in tables}
-                if len(shown) > 1:
+            a, b = (json.loads(getattr(row, moment)) if row else {} for row in rows)
+            for name in sorted({*a, *b}):
+                chosen = isinstance(a.get(name), str) or isinstance(b.get(name), str)
+                if a.get(name) != b.get(name) and (moment == "facts" or chosen):
                     odd[name] = None
         return list(odd)
 
-    def changed_weight(self, paths: Collection[str]) -> str | None:
-        """A weight owned by one of these modules that is another at the end of a replay."""
-        for trace in self._traces:
-            for row in trace.weights.values():
-                if row.path in paths and row.end_sha256 != row.load_sha256:
-                    return row.name
+    def changed_weight(self, paths: Collection[str], pair: Pair) -> str | None:
+        """A weight of one of these modules that two replays loaded alike and ended with unlike."""
+        mine, theirs = (self._traces[r].weights for r in pair)
+        for name, row in mine.items():
+            if row.path in paths and name in theirs and row.end_sha256 != theirs[name].end_sha256:
+                return name
         return None
+
+    def changed_weights(self) -> list[str]:
+        """Every weight that is another at the end of some replay."""
+        rows = [row for t in self._traces for row in t.weights.values()]
+        return list(dict.fromkeys(r.name for r in rows if r.end_sha256 != r.load_sha256))
+
+
+def _other_kernel(clean: Sequence[Mapping[str, Any]]) -> bool:
+    """One input, each process true to itself in operations and output, and processes unlike."""
+    executed = {r.get("executed_sha256") or "" for r in clean}
+    outputs = {tuple(r["outputs"]) for r in clean}
+    steady = all(r["unique"] == 1 for r in clean) and "" not in executed
+    one_input = len({r["in_sha256"] for r in clean}) == 1
+    return steady and one_input and len(executed) > 1 and len(outputs) > 1
+
+
+def _first_of(result: Mapping[str, Any]) -> At | None:
+    first = result.get("first")
+    return (str(first["phase"]), str(first["path"])) if first else None
+
+
+def _moment(at: At) -> str:
+    phase, path = at
+    return f"{'beginning' if phase == 'in' else 'end'} of {name_of(path)}"
 
 
 def _is_of(result: Mapping[str, Any], call: Call) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,8 @@ POOLED_BYTES = 1 << 18
 MAX_DEPTH = 6
 """How deep objects that are no collection are looked into."""
 
+_PACKED_INTEGER = re.compile(r"torch\.u?int[1-7]")
+
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
@@ -46,7 +49,8 @@ class TensorDigests:
 
     def of(self, tensor: torch.Tensor) -> bytes:
         """The tensor digest (dtype, shape and bytes; strides excluded); 32 bytes."""
-        plain = tensor.detach()
+        # A lazy conjugate or negation has the address of its base and other values.
+        plain = tensor.detach().resolve_conj().resolve_neg()
         if plain.device.type != "cpu":
             plain = plain.cpu()
         flat = plain.contiguous().reshape(-1)
@@ -119,7 +123,7 @@ def _walk(
 ) -> None:
     if isinstance(value, torch.Tensor) and not _has_bytes(value):
         seen.tokens.append(b"tensor without bytes of its own")
-        seen.unhashed.append(f"{value.layout} tensor on {value.device.type}")
+        seen.unhashed.append(f"{value.dtype} {value.layout} tensor on {value.device.type}")
     elif isinstance(value, torch.Tensor):
         seen.tokens += [b"tensor", digests.of(value)]
         seen.hashable += 1
@@ -133,12 +137,16 @@ def _walk(
     elif is_cache(value) and keep:
         seen.tokens.append(b"cache")
         seen.caches.append(value)
+    elif id(value) in above:
+        seen.tokens.append(b"itself")
     elif isinstance(value, Mapping):
+        above = above | {id(value)}
         seen.tokens.append(b"mapping %d" % len(value))
         for key, item in value.items():
             seen.tokens.append(repr(key).encode())
             _walk(item, digests, seen, keep, depth, above)
     elif isinstance(value, Sequence | set | frozenset):
+        above = above | {id(value)}
         items = value if isinstance(value, Sequence) else sorted(value, key=repr)
         seen.tokens.append(b"sequence %d" % len(items))
         for item in items:
@@ -153,7 +161,9 @@ _SCALARS = (
 
 
 def _has_bytes(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and tensor.device.type != "meta"
+    """Bytes that can be read: torch has names for packed integers of 1 to 7 bits and no copy."""
+    dense = tensor.layout is torch.strided and tensor.device.type != "meta"
+    return dense and not tensor.is_quantized and not _PACKED_INTEGER.fullmatch(str(tensor.dtype))
 
 
 def _walk_object(
@@ -163,7 +173,7 @@ def _walk_object(
     hold a time or an address, which differ without moving a bit, so they are left out."""
     seen.tokens.append(b"object " + type(value).__name__.encode())
     attributes = getattr(value, "__dict__", None)
-    if isinstance(value, nn.Module) or not attributes or depth >= MAX_DEPTH or id(value) in above:
+    if isinstance(value, nn.Module) or not attributes or depth >= MAX_DEPTH:
         seen.unhashed.append(type(value).__name__)
         return
     before = seen.hashable

@@ -1,15 +1,17 @@
-"""A call that can be repeated: its arguments, what its modules own, and the random state, frozen.
+"""A call that can be repeated: its arguments, what its modules keep, and the random state, frozen.
 
-A copy keeps strides, offsets and what shares memory with what, so that a kernel that chooses by
-layout chooses as it did. Python attributes of modules are not frozen: a fault that counts its own
-calls does not come back, and a clean repeat says so honestly.
+One copy is made of everything together, so that strides, offsets and what shares memory with what
+stay as they were, and a kernel that chooses by layout chooses as it did. Of a module's attributes,
+tensors, plain values and collections of these are frozen; state in other objects, in closures and
+in globals is not, and a call that leans on it may differ from its repeats.
 """
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,17 +19,30 @@ import numpy
 import torch
 from torch import nn
 
-from fleet.replay.trace.modules import buffers, plain_tensors
+from fleet.replay.trace.digesting import is_cache
+
+_FRAMEWORK = frozenset(vars(nn.Module()))
+"""Attributes that torch itself gives to every module; hooks and children are among them."""
+
+_PLAIN = (
+    torch.Tensor, bool, int, float, complex, str, bytes, numpy.ndarray, numpy.random.Generator,
+    numpy.random.RandomState, random.Random,
+)  # fmt: skip
 
 
 class RandomState:
-    """Every generator that a module could draw from, as it is now."""
+    """Every generator that a module could draw from, as it is now.
 
-    def __init__(self) -> None:
+    Args:
+        more: generators beside the global ones.
+    """
+
+    def __init__(self, more: list[torch.Generator] | None = None) -> None:
         self._python = random.getstate()
         self._numpy = numpy.random.get_state()
         self._torch = torch.get_rng_state()
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        self._more = [(generator, generator.get_state()) for generator in more or ()]
 
     def restore(self) -> None:
         """Put it back."""
@@ -36,6 +51,8 @@ class RandomState:
         torch.set_rng_state(self._torch)
         if self._cuda:
             torch.cuda.set_rng_state_all(self._cuda)
+        for generator, state in self._more:
+            generator.set_state(state)
 
 
 class FrozenCall:
@@ -46,36 +63,67 @@ class FrozenCall:
     """
 
     def __init__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self._module = module
-        self._arguments = copy.deepcopy((args, dict(kwargs)))
-        self._owned = [(m, n, copy.deepcopy(t)) for m, n, t in _changeable(module)]
-        self._random = RandomState()
+        self._modules = list(module.modules())
+        kept = [_Kept.of(each) for each in self._modules]
+        state = [(one.buffers, one.state) for one in kept]
+        self._copied = copy.deepcopy((args, dict(kwargs), state))
+        self._rest = [one.rest for one in kept]
+        self._generators = [
+            value
+            for one in kept
+            for value in one.rest.values()
+            if isinstance(value, torch.Generator)
+        ]
+        self._random = RandomState(self._generators)
 
     @contextmanager
     def thawed(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Fresh arguments and owned tensors; what was there before comes back afterwards."""
-        after = [(m, n, t) for m, n, t in _changeable(self._module)]
-        random_after = RandomState()
-        for module, name, tensor in self._owned:
-            _put(module, name, copy.deepcopy(tensor))
+        """Fresh arguments and module state; what was there before comes back afterwards."""
+        after = [_Kept.of(each) for each in self._modules]
+        random_after = RandomState(self._generators)
+        args, kwargs, state = copy.deepcopy(self._copied)
+        for module, (buffers, own), rest in zip(self._modules, state, self._rest, strict=True):
+            _Kept(buffers, own, rest).put(module)
         self._random.restore()
         try:
-            args, kwargs = copy.deepcopy(self._arguments)
             yield args, kwargs
         finally:
-            for module, name, tensor in after:
-                _put(module, name, tensor)
+            for module, one in zip(self._modules, after, strict=True):
+                one.put(module)
             random_after.restore()
 
 
-def _changeable(module: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
-    for each in module.modules():
-        for name, tensor in (*buffers(each), *plain_tensors(each)):
-            yield each, name, tensor
+class _Kept:
+    """What one module keeps: buffers, ``state`` that is copied, and the ``rest`` by reference."""
+
+    def __init__(
+        self, buffers: Mapping[str, Any], state: Mapping[str, Any], rest: Mapping[str, Any]
+    ) -> None:
+        self.buffers, self.state, self.rest = buffers, state, rest
+
+    @classmethod
+    def of(cls, module: nn.Module) -> _Kept:
+        own = {n: v for n, v in vars(module).items() if n not in _FRAMEWORK}
+        state = {n: v for n, v in own.items() if _is_state(v)}
+        rest = {n: v for n, v in own.items() if n not in state}
+        return cls(dict(module._buffers), state, rest)
+
+    def put(self, module: nn.Module) -> None:
+        """Make it what the module keeps, and nothing else."""
+        module._buffers.clear()
+        module._buffers.update(self.buffers)
+        for name in [n for n in vars(module) if n not in _FRAMEWORK]:
+            del module.__dict__[name]
+        module.__dict__.update(self.rest)
+        module.__dict__.update(self.state)
 
 
-def _put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    if name in module._buffers:
-        module._buffers[name] = tensor
-    else:
-        module.__dict__[name] = tensor
+def _is_state(value: Any) -> bool:
+    """May it be copied without changing what the module is?"""
+    if value is None or isinstance(value, _PLAIN) or is_cache(value):
+        return True
+    if isinstance(value, Mapping):
+        return isinstance(value, dict) and all(_is_state(item) for item in value.values())
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return all(_is_state(item) for item in value)
+    return False

@@ -25,13 +25,16 @@ from fleet.replay.trace.tracer import Tracer
 from fleet.replay.trace.zoom import Operation, Recorder, first_difference
 
 FEWEST = 5
-"""Repeats that are made however long they take."""
+"""Repeats that are made however long they take; as many must execute the same operations."""
 
 LONGEST_S = 20.0
 """No further repeat is begun after this long."""
 
 ZOOMED = 12
-"""Repeats under the recorder of operations."""
+"""Repeats under the recorder of operations, when it notes their values too."""
+
+OUR_HOOKS = 2
+"""Forward hooks of a target: the tracer's and the one in here."""
 
 Observation = tuple[str, str, int, bytes | None]
 """(``in`` or ``out``, path, occurrence inside the call, digest)."""
@@ -114,6 +117,8 @@ class Repeater:
     ) -> dict[str, Any]:
         if frozen is None:
             return _result(target, [], "", self._trouble)
+        if len(module._forward_hooks) > OUR_HOOKS:
+            return _result(target, [], "", "it has forward hooks, which a repeat would leave out")
         began = time.monotonic()
         runs: list[list[Observation]] = []
         roots: set[bytes | None] = set()
@@ -129,8 +134,9 @@ class Repeater:
         if self._weights_below(target.path) != weights:
             trouble = "weights changed while the call was repeated"
         result = _result(target, runs, _text(next(iter(roots))), trouble)
+        executed = {to_text(digest_json([op.name for op in run])) for run in operations}
         result["executed"] = len(operations[0])
-        result["executed_sha256"] = to_text(digest_json([op.name for op in operations[0]]))
+        result["executed_sha256"] = executed.pop() if len(executed) == 1 else ""
         result["zoom"] = first_difference(operations) if self.zoom else None
         result["seconds"] = time.monotonic() - began
         return result
@@ -157,7 +163,7 @@ class Repeater:
 
     def _operations(self, module: nn.Module, frozen: FrozenCall) -> list[list[Operation]]:
         found = []
-        for _ in range(ZOOMED if self.zoom else 1):
+        for _ in range(ZOOMED if self.zoom else FEWEST):
             recorder = Recorder(self.tracer.digests if self.zoom else None)
             with frozen.thawed() as (args, kwargs), self.tracer.aside(None), recorder:
                 module.forward(*args, **kwargs)

@@ -71,6 +71,7 @@ class Tracer:
         self.fired: Counter[str] = Counter()
         self._wanted = steps
         self._facts = {path: facts_text(module) for path, module in self.modules.items()}
+        self._own = {path: self.owned.digest(path) for path in self.modules}
         self._layers = {path: layers_below(module) for path, module in self.modules.items()}
         self._arm, self._batch = "", -1
         self._samples: tuple[str, ...] = ()
@@ -100,6 +101,8 @@ class Tracer:
         """What follows is this batch, from its prefill on."""
         self._abandon()
         self._arm, self._batch, self._samples, self.step = arm, ordinal, tuple(sample_ids), -1
+        self._place = 0
+        self._calls.clear()
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -132,6 +135,7 @@ class Tracer:
                 facts_at_end=facts_text(module),
                 expected=has_forward(module),
                 fired=self.fired[path],
+                own_sha256=self._own[path],
             )
             for path, module in self.modules.items()
         ]
@@ -162,7 +166,7 @@ class Tracer:
         def hook(module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
             if self._wants() and any(o.path == path for o in self._open):
                 while self._open[-1].path != path:
-                    self._land(self._open.pop(), None)
+                    self._land(self._open.pop(), None, ended=False)
                 self._end(self._open.pop(), args, kwargs, output)
 
         return hook
