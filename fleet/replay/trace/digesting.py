@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -145,9 +145,9 @@ def _walk(
         for key, item in value.items():
             seen.tokens.append(repr(key).encode())
             _walk(item, digests, seen, keep, depth, above)
-    elif isinstance(value, Sequence | set | frozenset):
+    elif isinstance(value, Sequence | deque | set | frozenset):
         above = above | {id(value)}
-        items = value if isinstance(value, Sequence) else sorted(value, key=repr)
+        items = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
         seen.tokens.append(b"sequence %d" % len(items))
         for item in items:
             _walk(item, digests, seen, keep, depth, above)
@@ -179,27 +179,34 @@ def _walk_object(
     before = seen.hashable
     for name in sorted(attributes):
         item = attributes[name]
-        if _holds_content(item, cache=not keep):
+        if holds_content(item, cache=not keep):
             seen.tokens.append(name.encode())
             _walk(item, digests, seen, keep, depth + 1, above | {id(value)})
     if seen.hashable == before:
         seen.unhashed.append(type(value).__name__)
 
 
-def _holds_content(item: Any, cache: bool) -> bool:
+def holds_content(item: Any, cache: bool = False) -> bool:
     """Is this attribute worth looking into? ``cache``: its numbers say how full it is."""
     if isinstance(item, torch.Tensor):
         return True
     if cache and isinstance(item, bool | int | str):
         return True
-    if isinstance(item, list | tuple):
-        return any(_holds_content(x, cache) for x in item)
+    if isinstance(item, list | tuple | deque):
+        return any(holds_content(x, cache) for x in item)
     if isinstance(item, dict):
-        return any(_holds_content(x, cache) for x in item.values())
+        return any(holds_content(x, cache) for x in item.values())
     plain = isinstance(item, nn.Module | type | str | bytes | int | float) or callable(item)
-    return not plain and any(
-        isinstance(x, torch.Tensor) for x in getattr(item, "__dict__", {}).values()
-    )
+    return not plain and any(_has_tensor(x) for x in getattr(item, "__dict__", {}).values())
+
+
+def _has_tensor(item: Any) -> bool:
+    """A tensor, or a collection with one in it."""
+    if isinstance(item, list | tuple | deque):
+        return any(isinstance(x, torch.Tensor) for x in item)
+    if isinstance(item, dict):
+        return any(isinstance(x, torch.Tensor) for x in item.values())
+    return isinstance(item, torch.Tensor)
 
 
 def cache_digest(
