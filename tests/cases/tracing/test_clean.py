@@ -41,7 +41,7 @@ def test_clean_replays_never_part(subjects: Callable[[str], Subject], number: in
 def test_a_clean_call_repeats_to_the_bit_and_leaves_the_run_as_it_was(
     subject: Subject, path: str
 ) -> None:
-    plain = subject.replay(steps=4)
+    plain = subject.clean(steps=4)
     call = next(c for c in plain.calls if (c.path, c.step) == (path, 2))
     repeated = subject.replay(steps=4, target=target_of(call), repeats=5)
     assert [(r["repeats"], r["unique"], r["trouble"]) for r in repeated.repeats] == [(5, 1, "")]

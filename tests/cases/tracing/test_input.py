@@ -21,7 +21,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_another_prompt_accuses_no_module(subject: Subject, other: str) -> None:
-    found = localise([subject.replay(), subject.replay(prompts=(OTHERS[other],))])
+    found = localise([subject.clean(), subject.replay(prompts=(OTHERS[other],))])
     assert found.culprit is not None and found.target is None
     assert (found.culprit.kind, found.culprit.path, found.culprit.step) == ("input", None, 0)
     assert found.culprit.class_name == "" and found.culprit.survives_to_logits
@@ -40,9 +40,7 @@ def test_another_token_after_equal_logits_is_an_input_of_that_step(subject: Subj
 
 def test_only_the_batch_whose_input_differs_departs(llama: Subject) -> None:
     other = OTHERS["one id"]
-    found = localise(
-        [llama.replay(prompts=(PROMPT, PROMPT)), llama.replay(prompts=(PROMPT, other))]
-    )
+    found = localise([llama.clean(prompts=(PROMPT, PROMPT)), llama.replay(prompts=(PROMPT, other))])
     assert [d.group for d in found.departures] == [("arm", 1)]
     assert found.culprit is not None and (found.culprit.kind, found.culprit.batch) == ("input", 1)
 
@@ -50,6 +48,6 @@ def test_only_the_batch_whose_input_differs_departs(llama: Subject) -> None:
 @pytest.mark.parametrize("order", ["3", "5"])
 def test_a_step_after_untraced_ones_is_not_localised(llama: Subject, order: str) -> None:
     other = llama.replay(prompts=(OTHERS["one id"],), order=order)
-    found = localise([llama.replay(order=order), other])
+    found = localise([llama.clean(order=order), other])
     assert found.differs and found.culprit is None and found.target is None
     assert any("no step before it is traced" in words for words in found.not_localised)

@@ -33,8 +33,8 @@ def test_a_racy_linear_is_a_race_at_its_own_path(subject: Subject) -> None:
     assert culprit.ancestors[0] == "model.layers.1.self_attn"
 
 
-def test_unrepeated_it_is_not_yet_called_a_race(subject: Subject) -> None:
-    culprit = subject.study(racy_linear(O_PROJ), racy_linear(O_PROJ), repeats=0).culprit
+def test_unrepeated_it_is_not_yet_called_a_race(llama: Subject) -> None:
+    culprit = llama.study(racy_linear(O_PROJ), racy_linear(O_PROJ), repeats=0).culprit
     assert (culprit.kind, culprit.path, culprit.repeats) == ("undecided", O_PROJ, 0)
 
 
@@ -75,9 +75,9 @@ def test_a_racy_last_sum_is_a_gap_before_the_layer_ends(subject: Subject) -> Non
     assert culprit.unique > 1
 
 
-def test_two_racy_gaps_of_one_layer_never_prove_each_other(subject: Subject) -> None:
+def test_two_racy_gaps_of_one_layer_never_prove_each_other(llama: Subject) -> None:
     fault = rewritten("model.layers.0", decoder_layer(racy_sum, racy_sum))
-    culprit = subject.study(fault, fault).culprit
+    culprit = llama.study(fault, fault).culprit
     assert (culprit.kind, culprit.path) == ("gap", "model.layers.0")
     if culprit.gap == {"after": "mlp", "before": "its end"}:
         assert culprit.unique == 0 and "part first at" in culprit.words
