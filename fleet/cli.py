@@ -191,7 +191,8 @@ def trace(
     arm: Annotated[str | None, typer.Option(help="Arm name.")] = None,
     step: Annotated[str, typer.Option(help="all, prefill, or a step number from 0.")] = "all",
     replays: Annotated[
-        int | None, typer.Option(help="Traced replays; the contract's own number if left out.")
+        int | None,
+        typer.Option(min=2, help="Traced replays; the contract's own number if left out."),
     ] = None,
     repeats: Annotated[
         int, typer.Option(min=0, help="Repeats of the culprit's call in one process.")
@@ -206,10 +207,11 @@ def trace(
     from fleet.schedule.certify import Request, plan_request, require_usable
     from fleet.schedule.cluster import RayCluster
     from fleet.schedule.trace_verb import TraceRequest, plan_trace, run_trace
+    from fleet.schedule.tracing import check_step
 
     places = where.places()
     request = Request((contract,), "trace", argv=tuple(sys.argv[1:]))
-    asked = TraceRequest(contract, sample, arm, step, replays, repeats, zoom)
+    asked = TraceRequest(contract, sample, arm, check_step(step), replays, repeats, zoom)
     with progress("resolving the contract") as say:
         planned = plan_request(request, places, say)
         plan, why = plan_trace(asked, planned, places)

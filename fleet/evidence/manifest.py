@@ -95,10 +95,8 @@ class Manifest:
             if raw.get("format") != MANIFEST_FORMAT:
                 raise EvidenceError("evidence-altered", f"manifest format {raw.get('format')!r}")
             known = {f.name for f in fields(cls)}
-            odd = set(raw) ^ known
-            if odd - _ADDED or not set(raw) <= known:
-                raise EvidenceError("evidence-altered", f"manifest keys {sorted(odd)}")
-            raw = {name: {} for name in _ADDED} | raw
+            if set(raw) != known:
+                raise EvidenceError("evidence-altered", f"manifest keys {sorted(set(raw) ^ known)}")
             _require_types(raw)
             cause = Cause(**raw["cause"]) if raw["cause"] is not None else None
             return cls(
@@ -115,9 +113,6 @@ class Manifest:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise EvidenceError("evidence-altered", f"not a manifest: {error}") from error
 
-
-_ADDED = frozenset({"trace"})
-"""Tables that a manifest of an earlier version does not have: empty when left out."""
 
 _TYPES: dict[str, type] = {"str": str, "int": int, "bool": bool, "dict": dict}
 

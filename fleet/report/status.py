@@ -130,9 +130,29 @@ def _rows_of(
         for key, members in sorted(groups.items())
         if key.platform or len(groups) == 1
     ]
-    # Traced replays that agree add nothing; those that differ stay a difference.
-    telling = [r for r in rows if r.state == "FAIL" or not (r.verdict and r.verdict.traced)]
+    rows = [_with_culprit(answers, row, summaries) for row in rows]
+    failed = {r.platform for r in rows if r.verdict and not r.verdict.traced and _fails(r)}
+    # Traced replays that agree add nothing. Those that differ stay a difference, told once.
+    telling = [
+        r
+        for r in rows
+        if not (r.verdict and r.verdict.traced) or (_fails(r) and r.platform not in failed)
+    ]
     return telling or rows
+
+
+def _fails(row: StatusRow) -> bool:
+    return row.verdict is not None and row.verdict.verdict == "FAIL"
+
+
+def _with_culprit(
+    answers: Answers, row: StatusRow, summaries: Sequence[AttemptSummary]
+) -> StatusRow:
+    """A FAIL with what the newest trace on its platform found."""
+    if row.verdict is None or not _fails(row):
+        return row
+    here = [s for s in summaries if s.platform == row.platform]
+    return replace(row, verdict=answers.with_newest_trace(row.verdict, here))
 
 
 def _traced_control(
@@ -185,7 +205,7 @@ def _row(
     at = verdict.accepted_at_s
     state = rules.status_of(verdict, at, asked.require.valid_days, now_s, previous)
     label = _label(facts, key.platform)
-    verdict = replace(answers.with_newest_trace(verdict, members), state=state)
+    verdict = replace(verdict, state=state)
     behaves = asked.expect is not None and not rules.check_expectation(verdict, asked.expect)
     behaves = behaves and state != "STALE"
     age_s = None if at is None else now_s - at

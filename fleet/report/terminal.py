@@ -43,6 +43,8 @@ def print_campaign(console: Console, answer: CampaignAnswer) -> None:
         _print_details(console, verdict, answer.behaved)
     for control in answer.controls:
         words = "behaves as expected"
+        if control.verdict.culprit:
+            words += f": {control.verdict.culprit['path']}, {control.verdict.fault}"
         if control.mismatches:
             words = "DOES NOT BEHAVE: " + "; ".join(control.mismatches)
         _verbatim(console, f"control {control.verdict.contract}: {words}")
@@ -59,9 +61,9 @@ def _add_row(table: Table, verdict: Verdict, role: str) -> None:
         f"{verdict.contract} ({role})" if role else verdict.contract,
         _word(verdict.state),
         verdict.attained_grade or "-",
-        f"{verdict.records - verdict.mismatches}/{verdict.records}",
+        f"{verdict.records - verdict.mismatches}/{verdict.records}" if verdict.records else "-",
         " ".join(_short(root) for root in verdict.roots.get("logits", [])[:3]) or "-",
-        str(verdict.records),
+        str(verdict.records or "-"),
         _bound(verdict.bounds.get("record")),
     )
 
@@ -131,6 +133,9 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
     console.print(table)
     for row in rows:
         words = row.note or (row.verdict.reason if row.verdict else "")
+        if row.verdict and row.verdict.culprit:
+            place = row.verdict.culprit["path"] or "the model's input"
+            words += f"; first divergence: {place}, {row.verdict.fault}"
         if row.state != "PASS" and words:
             _verbatim(console, f"{row.contract}: {words}")
 

@@ -90,8 +90,8 @@ def trace_document(contract: str, about: Traced, head: dict[str, Any]) -> dict[s
 
 
 def result_of(about: Traced) -> str:
-    """DIFFERENT, NO_DIFFERENCE_SEEN or NO_EVIDENCE."""
-    if about.found is None:
+    """DIFFERENT, NO_DIFFERENCE_SEEN or NO_EVIDENCE. A trace without a call is no evidence."""
+    if about.found is None or not all(trace.calls for trace in about.traces):
         return "NO_EVIDENCE"
     return "DIFFERENT" if about.found.differs else "NO_DIFFERENCE_SEEN"
 

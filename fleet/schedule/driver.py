@@ -153,7 +153,7 @@ class Campaign:
         resolved = self.contracts[slot.contract]
         task = self._task(slot, resolved, secrets.token_hex(8))
         place = f"[{slot.index + 1}/{self._total}]"
-        self.on_event(f"{place} {slot.contract} replay {slot.replay}: attempt {task.attempt}")
+        self.on_event(f"{place} {slot.contract} {_told(slot, task)}: attempt {task.attempt}")
         ledger.append("planned", task.attempt, **self._planned(slot, task))
         try:
             with self._interrupts.let_through():
@@ -278,6 +278,15 @@ class Campaign:
             predecessor=self._last,
             trace=work.trace,
         )
+
+
+def _told(slot: Slot, task: ReplayTask) -> str:
+    """What a replay does, for whoever watches."""
+    if task.trace is None:
+        return f"replay {slot.replay}"
+    if task.trace.targets:
+        return f"replay {slot.replay}, repeating {task.trace.targets[0].path or 'the model'}"
+    return f"replay {slot.replay}, traced"
 
 
 _SLOT_ZERO = Slot(0, "", 0, "named")

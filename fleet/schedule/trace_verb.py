@@ -20,7 +20,7 @@ from fleet.schedule.launcher import Launcher
 from fleet.schedule.one_sample import check_sample
 from fleet.schedule.plan import Work
 from fleet.schedule.resolve import Resolved
-from fleet.schedule.tracing import TracePlan, Tracing, batch_of, check_step, default_arm
+from fleet.schedule.tracing import TracePlan, Tracing, batch_of, default_arm
 from fleet.store import queries
 from fleet.store.open import open_reader
 
@@ -44,23 +44,23 @@ def plan_trace(asked: TraceRequest, planned: Planned, places: Places) -> tuple[T
     """Which samples and arms, and why; fills in the slots, starts nothing.
 
     Raises:
-        UsageError: the contract has no such sample or arm, no modules, or fewer than two replays.
+        UsageError: the contract has no such sample or arm, or no modules.
     """
     resolved = planned.named[0]
-    _require_traceable(resolved, asked)
+    known = asked.sample if asked.sample not in (None, ALL) else resolved.dataset.ids[0]
+    check_sample(planned, str(known), asked.arm or default_arm(resolved))
+    _require_modules(resolved)
     sample, arm, why = _choose(asked, resolved, places)
-    if sample != ALL:
-        check_sample(planned, sample, arm or default_arm(resolved))
     samples = tuple(resolved.dataset.ids) if sample == ALL else batch_of(resolved, sample)
     arms = tuple(sorted(resolved.loaded.contract.arms)) if arm is None else (arm,)
-    work = Work("trace", samples, arms, TraceOrder(check_step(asked.step)))
+    work = Work("trace", samples, arms, TraceOrder(asked.step))
     replays = asked.replays or resolved.loaded.contract.require.replays
     plan = TracePlan(resolved, work, replays, "named", asked.repeats, asked.zoom)
     planned.slots = plan.first_slots(0)
     return plan, why
 
 
-def _require_traceable(resolved: Resolved, asked: TraceRequest) -> None:
+def _require_modules(resolved: Resolved) -> None:
     if resolved.loaded.contract.model.engine == "synthetic":
         raise UsageError(
             str(resolved.loaded.path),
@@ -68,10 +68,6 @@ def _require_traceable(resolved: Resolved, asked: TraceRequest) -> None:
             "an engine with modules: transformers or gptqmodel",
             '"synthetic"',
             "trace a contract of a torch engine, such as control-racy",
-        )
-    if asked.replays is not None and asked.replays < 2:
-        raise UsageError(
-            "command line", "--replays", "at least 2", str(asked.replays), "leave it out"
         )
 
 

@@ -169,6 +169,21 @@ BAD: dict[str, Bad] = {
     "an arm that is not there": Bad(
         nothing, ["replay", "toy", "--sample", "s1", "--arm", "x"], ("controlled, current",),
     ),
+    "a trace of a sample that is not there": Bad(
+        nothing, ["trace", "toy", "--sample", "s9"], ("--sample", "s0, s1"),
+    ),
+    "a trace of an arm that is not there": Bad(
+        nothing, ["trace", "toy", "--arm", "x"], ("controlled, current",),
+    ),
+    "a trace of an engine without modules": Bad(
+        nothing, ["trace", "toy"], ("model.engine", "an engine with modules"),
+    ),
+    "a step that is none": Bad(
+        nothing, ["trace", "toy", "--step", "x"], ("--step", "prefill, or a step number"),
+    ),
+    "a trace of one replay": Bad(nothing, ["trace", "toy", "--replays", "1"], ("--replays",)),
+    "a trace mode that is none": Bad(nothing, [*CERTIFY, "--trace", "yes"], ("--trace", "on-fail")),
+    "a screening of nothing": Bad(nothing, ["screen"], ("Missing argument 'contracts'",)),
     "no sample": Bad(nothing, ["replay", "toy", "--arm", "current"], ("--sample",)),
     "no contract": Bad(nothing, ["certify"], ("Missing argument 'contracts'",)),
     "an unknown verb": Bad(nothing, ["certfy", "toy"], ("certfy",)),

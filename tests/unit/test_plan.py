@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fleet.schedule.plan import plan
+from fleet.replay.task import TraceOrder
+from fleet.schedule.plan import Work, plan
 
 
 def test_controls_run_first_and_slots_are_numbered_in_running_order() -> None:
@@ -16,3 +17,11 @@ def test_controls_run_first_and_slots_are_numbered_in_running_order() -> None:
         (5, "b", 1, "named"),
         (6, "b", 2, "named"),
     ]
+
+
+def test_work_of_its_own_goes_to_the_contract_it_is_for() -> None:
+    traced = Work("trace", ("a",), ("current",), TraceOrder())
+    slots = plan([("mine", 2)], [("control", 1)], {"control": traced})
+    assert [(s.contract, s.work) for s in slots] == [
+        ("control", traced), ("mine", None), ("mine", None),
+    ]  # fmt: skip

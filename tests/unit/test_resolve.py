@@ -21,7 +21,7 @@ from fleet.replay.task import ReplayTask
 from fleet.schedule.certify import Places, Request, plan_request, require_usable
 from fleet.schedule.driver import Campaign
 from fleet.schedule.one_sample import check_sample
-from fleet.schedule.plan import CONTROLS, controls_for
+from fleet.schedule.plan import CONTROLS, TRACED, controls_for
 from fleet.schedule.resolve import Resolved, resolve_contract
 from fleet.store.migrations import SCHEMA
 from fleet.store.open import open_writer
@@ -135,7 +135,7 @@ def test_two_kinds_of_engine_have_two_pairs_of_controls() -> None:
     torch = SimpleNamespace(model=SimpleNamespace(engine="gptqmodel"))
     synthetic = SimpleNamespace(model=SimpleNamespace(engine=raw["model"]["engine"]))
     both: list[Any] = [synthetic, torch]
-    assert controls_for(both) == [*CONTROLS["torch"], *CONTROLS["synthetic"]]
+    assert controls_for(both) == [*CONTROLS["torch"], TRACED["torch"], *CONTROLS["synthetic"]]
 
 
 def test_a_control_that_is_named_is_not_planned_twice(root: Path) -> None:

@@ -66,6 +66,7 @@ class Localisation:
 
     ``target``: the call to freeze and repeat, when repeating would tell more. ``not_localised``:
     what could not be told, in words. ``also``: other calls with the same input and another output.
+    ``logits_differ``: raw logits do, although no traced call does.
     """
 
     attempts: tuple[str, ...]
@@ -77,8 +78,9 @@ class Localisation:
     also: tuple[dict[str, Any], ...]
     not_localised: tuple[str, ...]
     hooks: tuple[str, ...]
+    logits_differ: bool = False
 
     @property
     def differs(self) -> bool:
         """Did any two replays part?"""
-        return self.culprit is not None or bool(self.departures)
+        return self.culprit is not None or bool(self.departures) or self.logits_differ

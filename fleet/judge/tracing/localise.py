@@ -44,6 +44,9 @@ def localise(
     culprit, target = _at_load(history, describer), None
     if culprit is None and chosen is not None:
         culprit, target = Accuser(history, proof, describer).accuse(chosen)
+    outside = chosen is None and culprit is None and history.logits_differ(range(len(traces)))
+    if outside:
+        proof.trouble.append("raw logits differ and no traced call does: it is outside the trace")
     return Localisation(
         attempts=tuple(t.attempt for t in traces),
         counts=history.aligned.counts(),
@@ -54,6 +57,7 @@ def localise(
         also=_also(history, culprit, target),
         not_localised=tuple(dict.fromkeys([*proof.trouble, *_silences(traces, proof)])),
         hooks=tuple(t.hooks for t in traces),
+        logits_differ=outside,
     )
 
 

@@ -109,8 +109,8 @@ def turned_batches(task: ReplayTask, entry: AtEntry) -> None:
 
 
 def _turned(original: Any) -> Any:
-    def run_batch(engine: Any, arm: str, ordinal: int, rows: Sequence[Prepared]) -> Any:
-        batch, made = original(engine, arm, ordinal, rows[::-1])
+    def run_batch(engine: Any, arm: str, ordinal: int, rows: Sequence[Prepared], *rest: Any) -> Any:
+        batch, made = original(engine, arm, ordinal, rows[::-1], *rest)
         return batch, made[::-1]
 
     return run_batch
