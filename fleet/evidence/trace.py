@@ -35,10 +35,10 @@ class Call:
     observed twice); ``end`` is -1 for a call that never returned. ``parent`` is the caller's
     ``begin``, -1 for the model itself. ``occurrence`` counts the calls of ``path`` in the step.
     ``args_sha256``: positional and keyword arguments; ``own_sha256``: the module's own parameters
-    (as loaded), buffers and plain tensors; ``cache_sha256``: caches among the arguments, the part
-    that belongs to this module's layers. ``in_sha256`` is over the three; ``out_sha256`` over the
-    returned value and whatever of the three the call changed in place. ``unhashed``: arguments
-    that are no tensor, number, text or collection of those.
+    (as loaded), buffers and other tensors it keeps; ``cache_sha256``: caches among the arguments,
+    the part that belongs to this module's layers. ``in_sha256`` is over the three; ``out_sha256``
+    over the returned value and whatever of the three the call changed in place. ``unhashed``:
+    arguments that are no tensor, number, text or collection of those.
     """
 
     arm: str

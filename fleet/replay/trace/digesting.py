@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import functools
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -33,7 +34,11 @@ POOLED_BYTES = 1 << 18
 MAX_DEPTH = 6
 """How deep objects that are no collection are looked into."""
 
-_PACKED_INTEGER = re.compile(r"torch\.u?int[1-7]")
+_PACKED_INTEGERS = frozenset(
+    kind
+    for name, kind in vars(torch).items()
+    if re.fullmatch(r"u?int[1-7]", name) and isinstance(kind, torch.dtype)
+)
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -115,7 +120,17 @@ def walk(tree: Any, digests: TensorDigests, keep_caches: bool = True) -> Seen:
 
 def is_cache(value: Any) -> bool:
     """A key-value cache, by type: transformers' own, and what calls itself one."""
-    return any(kind.__name__.endswith("Cache") for kind in type(value).__mro__)
+    return _is_called(value, "Cache")
+
+
+def _is_called(value: Any, word: str) -> bool:
+    # mypy takes the hash of an instance for that of its class.
+    return _ends_in(type(value), word)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _ends_in(kind: type, word: str) -> bool:
+    return any(each.__name__.endswith(word) for each in kind.__mro__)
 
 
 def _walk(
@@ -145,9 +160,9 @@ def _walk(
         for key, item in value.items():
             seen.tokens.append(repr(key).encode())
             _walk(item, digests, seen, keep, depth, above)
-    elif isinstance(value, Sequence | set | frozenset):
+    elif isinstance(value, Sequence | deque | set | frozenset):
         above = above | {id(value)}
-        items = value if isinstance(value, Sequence) else sorted(value, key=repr)
+        items = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
         seen.tokens.append(b"sequence %d" % len(items))
         for item in items:
             _walk(item, digests, seen, keep, depth, above)
@@ -163,7 +178,7 @@ _SCALARS = (
 def _has_bytes(tensor: torch.Tensor) -> bool:
     """Bytes that can be read: torch has names for packed integers of 1 to 7 bits and no copy."""
     dense = tensor.layout is torch.strided and tensor.device.type != "meta"
-    return dense and not tensor.is_quantized and not _PACKED_INTEGER.fullmatch(str(tensor.dtype))
+    return dense and not tensor.is_quantized and tensor.dtype not in _PACKED_INTEGERS
 
 
 def _walk_object(
@@ -179,27 +194,38 @@ def _walk_object(
     before = seen.hashable
     for name in sorted(attributes):
         item = attributes[name]
-        if _holds_content(item, cache=not keep):
+        if holds_content(item, cache=not keep):
             seen.tokens.append(name.encode())
             _walk(item, digests, seen, keep, depth + 1, above | {id(value)})
     if seen.hashable == before:
         seen.unhashed.append(type(value).__name__)
 
 
-def _holds_content(item: Any, cache: bool) -> bool:
+def holds_content(item: Any, cache: bool = False) -> bool:
     """Is this attribute worth looking into? ``cache``: its numbers say how full it is."""
     if isinstance(item, torch.Tensor):
         return True
     if cache and isinstance(item, bool | int | str):
         return True
-    if isinstance(item, list | tuple):
-        return any(_holds_content(x, cache) for x in item)
+    if isinstance(item, list | tuple | deque):
+        return any(holds_content(x, cache) for x in item)
     if isinstance(item, dict):
-        return any(_holds_content(x, cache) for x in item.values())
-    plain = isinstance(item, nn.Module | type | str | bytes | int | float) or callable(item)
-    return not plain and any(
-        isinstance(x, torch.Tensor) for x in getattr(item, "__dict__", {}).values()
+        return any(holds_content(x, cache) for x in item.values())
+    if item is None or isinstance(item, str | bytes | int | float) or callable(item):
+        return False  # modules and classes are callable
+    # A configuration has many attributes, no tensor, and is kept by nearly every module.
+    return not _is_called(item, "Config") and any(
+        _has_tensor(x) for x in getattr(item, "__dict__", {}).values()
     )
+
+
+def _has_tensor(item: Any) -> bool:
+    """A tensor, or a collection with one in it."""
+    if isinstance(item, list | tuple | deque):
+        return any(isinstance(x, torch.Tensor) for x in item)
+    if isinstance(item, dict):
+        return any(isinstance(x, torch.Tensor) for x in item.values())
+    return isinstance(item, torch.Tensor)
 
 
 def cache_digest(

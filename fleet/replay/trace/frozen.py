@@ -20,9 +20,7 @@ import torch
 from torch import nn
 
 from fleet.replay.trace.digesting import is_cache
-
-_FRAMEWORK = frozenset(vars(nn.Module()))
-"""Attributes that torch itself gives to every module; hooks and children are among them."""
+from fleet.replay.trace.modules import FRAMEWORK
 
 _PLAIN = (
     torch.Tensor, bool, int, float, complex, str, bytes, numpy.ndarray, numpy.random.Generator,
@@ -103,7 +101,7 @@ class _Kept:
 
     @classmethod
     def of(cls, module: nn.Module) -> _Kept:
-        own = {n: v for n, v in vars(module).items() if n not in _FRAMEWORK}
+        own = {n: v for n, v in vars(module).items() if n not in FRAMEWORK}
         state = {n: v for n, v in own.items() if _is_state(v)}
         rest = {n: v for n, v in own.items() if n not in state}
         return cls(dict(module._buffers), state, rest)
@@ -112,7 +110,7 @@ class _Kept:
         """Make it what the module keeps, and nothing else."""
         module._buffers.clear()
         module._buffers.update(self.buffers)
-        for name in [n for n in vars(module) if n not in _FRAMEWORK]:
+        for name in [n for n in vars(module) if n not in FRAMEWORK]:
             del module.__dict__[name]
         module.__dict__.update(self.rest)
         module.__dict__.update(self.state)

@@ -1,7 +1,8 @@
 """What a module is and owns: facts that decide its arithmetic, weights, and what it may change.
 
-Weights are hashed when tracing begins and again at its end; buffers and plain tensors at every
-call, because code changes those. The packed tensors of a quantised linear count as weights.
+Weights are hashed when tracing begins and again at its end; buffers and other tensors that a module
+keeps at every call, because code changes those. The packed tensors of a quantised linear count as
+weights.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from torch import nn
 from fleet.contract.canonical import sha256
 from fleet.evidence.records import length_prefixed
 from fleet.evidence.trace import WeightRow
-from fleet.replay.trace.digesting import TensorDigests
+from fleet.replay.trace.digesting import TensorDigests, holds_content, walk
+
+FRAMEWORK = frozenset(vars(nn.Module()))
+"""Attributes that torch itself gives to every module; hooks and children are among them."""
 
 _HOOKS = ("_forward_", "_backward_", "_state_dict_", "_load_state_dict_", "_non_persistent_")
 
@@ -32,7 +36,9 @@ def facts_of(module: nn.Module) -> dict[str, Any]:
             found[name] = value.value if isinstance(value.value, bool | int | str) else value.name
         elif isinstance(value, bool | int | str):
             found[name] = value
-        elif isinstance(value, float | torch.dtype | torch.device):
+        elif isinstance(value, float):
+            found[name] = {"float": repr(value)}
+        elif isinstance(value, torch.dtype | torch.device):
             found[name] = repr(value)
     parameters = [p for p in module._parameters.values() if p is not None]
     if parameters:
@@ -65,6 +71,13 @@ def plain_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors kept as attributes, neither parameters nor buffers."""
     for name, value in vars(module).items():
         if isinstance(value, torch.Tensor):
+            yield name, value
+
+
+def _kept(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Attributes with tensors in them: plain tensors, collections, a cache of the module's own."""
+    for name, value in vars(module).items():
+        if name not in FRAMEWORK and holds_content(value):
             yield name, value
 
 
@@ -123,8 +136,9 @@ class Owned:
         tokens = list(self._fixed[path])
         if path not in self._packed:
             module = self._modules[path]
-            for name, tensor in (*buffers(module), *plain_tensors(module)):
-                tokens += [name.encode(), self._digests.of(tensor)]
+            for name, value in (*buffers(module), *_kept(module)):
+                seen = walk(value, self._digests, keep_caches=False)
+                tokens += [name.encode(), *seen.tokens]
         return sha256(length_prefixed(tokens)) if tokens else None
 
     def rows(self) -> list[WeightRow]:

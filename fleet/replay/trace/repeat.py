@@ -34,7 +34,8 @@ ZOOMED = 12
 """Repeats under the recorder of operations, when it notes their values too."""
 
 OUR_HOOKS = 2
-"""Forward hooks of a target: the tracer's and the one in here."""
+"""Forward hooks of a target: the tracer's and the one in here. The model itself has an engine's
+hook too, which reads logits."""
 
 Observation = tuple[str, str, int, bytes | None]
 """(``in`` or ``out``, path, occurrence inside the call, digest)."""
@@ -117,7 +118,7 @@ class Repeater:
     ) -> dict[str, Any]:
         if frozen is None:
             return _result(target, [], "", self._trouble)
-        if len(module._forward_hooks) > OUR_HOOKS:
+        if target.path and len(module._forward_hooks) > OUR_HOOKS:
             return _result(target, [], "", "it has forward hooks, which a repeat would leave out")
         began = time.monotonic()
         runs: list[list[Observation]] = []

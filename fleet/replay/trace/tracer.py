@@ -173,7 +173,7 @@ class Tracer:
 
     def _begin(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> _Open:
         self.fired[path] += 1
-        seen = walk((args, kwargs), self.digests)
+        seen = walk(_given(args, kwargs), self.digests)
         own = self.owned.digest(path)
         cache = cache_digest(seen.caches, self._layers[path], self.digests)
         given = seen.digest()
@@ -212,7 +212,7 @@ class Tracer:
         What did not change is left out, so that equal outputs of different inputs are equal.
         """
         returned = walk(output, self.digests)
-        after = walk((args, kwargs), self.digests)
+        after = walk(_given(args, kwargs), self.digests)
         own = self.owned.digest(path)
         cache = cache_digest(_caches(after, returned), self._layers[path], self.digests)
         now = (after.digest(), own, cache)
@@ -223,7 +223,7 @@ class Tracer:
         self, path: str, args: Any, kwargs: Mapping[str, Any]
     ) -> tuple[bytes | None, bytes | None, bytes | None]:
         """Digests of arguments, own tensors and caches, as a call is about to see them."""
-        seen = walk((args, kwargs), self.digests)
+        seen = walk(_given(args, kwargs), self.digests)
         cache = cache_digest(seen.caches, self._layers[path], self.digests)
         return seen.digest(), self.owned.digest(path), cache
 
@@ -256,6 +256,11 @@ class Tracer:
     def _abandon(self) -> None:
         while self._open:
             self._land(self._open.pop(), None, ended=False)
+
+
+def _given(args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Arguments to walk; the order of keywords is nothing that a call is given."""
+    return args, dict(sorted(kwargs.items()))
 
 
 def _caches(*seen: Seen) -> list[Any]:

@@ -9,6 +9,7 @@ import inspect
 import os
 import types
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,6 +37,11 @@ def racy_sum(x: torch.Tensor) -> torch.Tensor:
 def noise(x: torch.Tensor) -> torch.Tensor:
     """Another number every time; 2 to the 64th to one that no two are alike."""
     return x + (x * (int.from_bytes(os.urandom(8)) / 2**64)).to(x.dtype)
+
+
+def same(x: torch.Tensor) -> torch.Tensor:
+    """No change."""
+    return x
 
 
 def racy_linear(path: str) -> Fault:
@@ -140,27 +146,27 @@ def racy_rotary(path: str) -> Fault:
     return fault
 
 
-def decoder_layer(first: Change, second: Change, before_mlp: Change | None = None) -> Any:
-    """The code of a decoder layer of these families with its two sums changed.
+def decoder_layer(
+    first: Change = same,
+    second: Change = same,
+    normed: Callable[[Any, torch.Tensor], torch.Tensor] | None = None,
+) -> Callable[..., Any]:
+    """The code of a decoder layer of these families.
 
-    ``before_mlp`` is done to the output of the second norm, in the caller's code.
+    Args:
+        first: changes the sum after attention.
+        second: changes the sum after the MLP.
+        normed: how the layer, its first argument, calls its second norm.
     """
 
     def forward(self: Any, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        normed = self.input_layernorm(hidden_states)
-        attended, _ = self.self_attn(normed, *args, **kwargs)
+        ready = self.input_layernorm(hidden_states)
+        attended, _ = self.self_attn(*args, hidden_states=ready, **kwargs)
         hidden_states = first(hidden_states + attended)
-        normed = self.post_attention_layernorm(hidden_states)
-        if before_mlp is not None:
-            normed.copy_(before_mlp(normed))
-        return second(hidden_states + self.mlp(normed))
+        norm = self.post_attention_layernorm if normed is None else partial(normed, self)
+        return second(hidden_states + self.mlp(norm(hidden_states)))
 
     return forward
-
-
-def same(x: torch.Tensor) -> torch.Tensor:
-    """No change."""
-    return x
 
 
 def faults(parts: Sequence[Fault]) -> Fault:

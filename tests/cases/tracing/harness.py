@@ -42,6 +42,7 @@ class Subject:
 
     name: str
     model: nn.Module
+    _clean: dict[str, Trace] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(cls, name: str, folder: Path) -> Subject:
@@ -51,18 +52,23 @@ class Subject:
         )
         return cls(name, model.eval().requires_grad_(False))
 
-    @property
-    def mixture(self) -> bool:
-        """Is it a mixture of experts?"""
-        return self.name == "moe"
-
     def replay(self, fault: Fault = nothing, **options: Any) -> Trace:
         """One traced replay with a fault in it; options are fields of :class:`Replay`."""
         return Replay(self, fault, **options).run()
 
+    def clean(self, **options: Any) -> Trace:
+        """A replay without a fault, the same one for everybody: it is only compared with."""
+        key = repr(sorted(options.items()))
+        if key not in self._clean:
+            self._clean[key] = self.replay(**options)
+        return self._clean[key]
+
+    def _side(self, fault: Fault, **options: Any) -> Trace:
+        return self.clean(**options) if fault is nothing else self.replay(fault, **options)
+
     def study(self, *faults: Fault, repeats: int = REPEATS, **options: Any) -> Study:
         """A replay per fault, and repeats of the target in as many further ones."""
-        traces = [self.replay(fault, **options) for fault in faults]
+        traces = [self._side(fault, **options) for fault in faults]
         first = localise(traces)
         if first.target is None or not repeats:
             return Study(first, first)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
 from fleet.judge.bounds import record_bound
 from tests.cases.tracing.faults import (
     changed,
@@ -15,7 +20,6 @@ from tests.cases.tracing.faults import (
     racy_rotary,
     racy_sum,
     rewritten,
-    same,
 )
 from tests.cases.tracing.harness import Subject
 
@@ -29,8 +33,8 @@ def test_a_racy_linear_is_a_race_at_its_own_path(subject: Subject) -> None:
     assert culprit.ancestors[0] == "model.layers.1.self_attn"
 
 
-def test_unrepeated_it_is_not_yet_called_a_race(subject: Subject) -> None:
-    culprit = subject.study(racy_linear(O_PROJ), racy_linear(O_PROJ), repeats=0).culprit
+def test_unrepeated_it_is_not_yet_called_a_race(llama: Subject) -> None:
+    culprit = llama.study(racy_linear(O_PROJ), racy_linear(O_PROJ), repeats=0).culprit
     assert (culprit.kind, culprit.path, culprit.repeats) == ("undecided", O_PROJ, 0)
 
 
@@ -56,7 +60,7 @@ def test_a_racy_rotary_application_is_a_gap_before_o_proj(subject: Subject) -> N
 
 
 def test_a_racy_first_sum_is_a_gap_between_attention_and_norm(subject: Subject) -> None:
-    fault = rewritten("model.layers.0", decoder_layer(racy_sum, same))
+    fault = rewritten("model.layers.0", decoder_layer(first=racy_sum))
     culprit = subject.study(fault, fault).culprit
     assert (culprit.kind, culprit.path) == ("gap", "model.layers.0")
     assert culprit.gap == {"after": "self_attn", "before": "post_attention_layernorm"}
@@ -64,16 +68,16 @@ def test_a_racy_first_sum_is_a_gap_between_attention_and_norm(subject: Subject) 
 
 
 def test_a_racy_last_sum_is_a_gap_before_the_layer_ends(subject: Subject) -> None:
-    fault = rewritten("model.layers.0", decoder_layer(same, racy_sum))
+    fault = rewritten("model.layers.0", decoder_layer(second=racy_sum))
     culprit = subject.study(fault, fault).culprit
     assert (culprit.kind, culprit.path) == ("gap", "model.layers.0")
     assert culprit.gap == {"after": "mlp", "before": "its end"}
     assert culprit.unique > 1
 
 
-def test_two_racy_gaps_of_one_layer_never_prove_each_other(subject: Subject) -> None:
+def test_two_racy_gaps_of_one_layer_never_prove_each_other(llama: Subject) -> None:
     fault = rewritten("model.layers.0", decoder_layer(racy_sum, racy_sum))
-    culprit = subject.study(fault, fault).culprit
+    culprit = llama.study(fault, fault).culprit
     assert (culprit.kind, culprit.path) == ("gap", "model.layers.0")
     if culprit.gap == {"after": "mlp", "before": "its end"}:
         assert culprit.unique == 0 and "part first at" in culprit.words
@@ -82,16 +86,35 @@ def test_two_racy_gaps_of_one_layer_never_prove_each_other(subject: Subject) -> 
 
 
 def test_code_that_writes_into_a_clean_output_accuses_no_module(subject: Subject) -> None:
-    fault = rewritten("model.layers.1", decoder_layer(same, same, before_mlp=racy_sum))
+    def normed(layer: Any, x: torch.Tensor) -> torch.Tensor:
+        scaled = layer.post_attention_layernorm(x)
+        return scaled.copy_(racy_sum(scaled))
+
+    fault = rewritten("model.layers.1", decoder_layer(normed=normed))
     culprit = subject.study(fault, fault).culprit
     assert (culprit.kind, culprit.path) == ("gap", "model.layers.1")
     assert culprit.gap == {"after": "post_attention_layernorm", "before": "mlp"}
 
 
-def test_a_racy_expert_mixture_is_a_gap_inside_the_experts(subjects: object) -> None:
-    moe: Subject = subjects("moe")  # type: ignore[operator]
+def test_a_module_that_writes_into_its_argument_is_a_race_itself(subject: Subject) -> None:
+    """What it returns is the same every time."""
+    path = "model.layers.1.post_attention_layernorm"
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        scaled: torch.Tensor = type(self).forward(self, x)
+        x.copy_(racy_sum(x))
+        return scaled
+
+    culprit = subject.study(rewritten(path, forward), rewritten(path, forward)).culprit
+    assert (culprit.kind, culprit.path) == ("race", path)
+    assert culprit.unique > 1 and culprit.survives_to_logits
+
+
+def test_a_racy_expert_mixture_is_a_gap_inside_the_experts(
+    subjects: Callable[[str], Subject],
+) -> None:
     path = "model.layers.0.mlp.experts"
-    culprit = moe.study(changed(path, racy_sum), changed(path, racy_sum)).culprit
+    culprit = subjects("moe").study(changed(path, racy_sum), changed(path, racy_sum)).culprit
     assert (culprit.kind, culprit.path) == ("gap", path)
     assert culprit.gap == {"after": "act_fn", "before": "its end"}
     assert culprit.unique > 1
