@@ -17,7 +17,7 @@ from typing import Any
 from fleet.contract.canonical import from_text, to_text
 from fleet.contract.keys import nearest
 from fleet.contract.records import parse_records, reread_records, stream_records
-from fleet.contract.sample_ids import SampleIds
+from fleet.contract.sample_ids import SampleIds, held_once
 from fleet.contract.source import NAME, read_toml
 from fleet.contract.wording import NAME_WORDS, shown
 from fleet.errors import DatasetError
@@ -75,7 +75,7 @@ def load_dataset(name: str, search: Sequence[Path], near: Path | None = None) ->
     path = _find(name, _folders(search, near))
     file, pinned = _pin(path, read_toml(path, DatasetError))
     _require_pinned(path, file, pinned, _sha256(path, file))
-    ids = SampleIds(record["id"] for record, _ in _stream(path, file, pinned, stream_records))
+    ids = held_once(record["id"] for record, _ in _stream(path, file, pinned, stream_records))
     return LoadedDataset(name, path, pinned, ids, file)
 
 

@@ -6,11 +6,13 @@ to the verdict. Knows no dataset and no attempt.
 
 from __future__ import annotations
 
+import hashlib
 import io
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import overload
+from weakref import WeakValueDictionary
 
 
 class SampleIds(Sequence[str]):
@@ -56,3 +58,15 @@ class SampleIds(Sequence[str]):
             shown.write(", " if at else "[")
             shown.write(repr(sample))
         return shown.getvalue() + "]" if self else "[]"
+
+
+_HELD: WeakValueDictionary[bytes, SampleIds] = WeakValueDictionary()
+
+
+def held_once(ids: Iterable[str]) -> SampleIds:
+    """The ids packed, or the equal ones that are alive: a data set and every replay of it name the
+    same samples. Nobody may change them."""
+    packed = SampleIds(ids)
+    hasher = hashlib.sha256(packed.ends)
+    hasher.update(packed.text)
+    return _HELD.setdefault(hasher.digest(), packed)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fleet.contract.canonical import canonical_json, sha256, to_text
-from fleet.contract.sample_ids import SampleIds
+from fleet.contract.sample_ids import SampleIds, held_once
 from fleet.errors import EvidenceError
 from fleet.evidence.landing import Landing, write_once
 
@@ -92,7 +92,6 @@ def read_chain(landing: Landing, campaign: str) -> list[Entry]:
         EvidenceError: on a gap, a broken chain, or an entry of another campaign.
     """
     entries: list[Entry] = []
-    samples = SampleIds()
     head = START
     for seq, path in enumerate(sorted(chain_folder(landing, campaign).glob("[0-9]*.json"))):
         data = path.read_bytes()
@@ -101,20 +100,17 @@ def read_chain(landing: Landing, campaign: str) -> list[Entry]:
             raise EvidenceError("ledger-gap", f"{path}: entry {seq} of {campaign} is missing")
         if entry.previous != head:
             raise EvidenceError("evidence-altered", f"{path}: the chain is broken before it")
-        samples = _share(entry, samples)
+        _pack(entry)
         entries.append(entry)
         head = to_text(sha256(data))
     return entries
 
 
-def _share(entry: Entry, samples: SampleIds) -> SampleIds:
-    """Let replays of one data set hold one set of packed samples; the newest is returned."""
+def _pack(entry: Entry) -> None:
+    """Hold planned samples packed, and those of all replays of one data set once."""
     listed = entry.body.get("sample_ids")
-    if not isinstance(listed, list) or not all(isinstance(sample, str) for sample in listed):
-        return samples
-    mine = SampleIds(listed)
-    entry.body["sample_ids"] = samples if mine == samples else mine
-    return samples if mine == samples else mine
+    if isinstance(listed, list) and all(isinstance(sample, str) for sample in listed):
+        entry.body["sample_ids"] = held_once(listed)
 
 
 def _parse(path: Path, data: bytes) -> Entry:

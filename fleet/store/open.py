@@ -36,8 +36,8 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
 WRITER = CONFIG | {
     # DuckDB would fill most of the machine before it writes anything out. A load needs about
     # 45 MB a thread, and less than that makes it spill to disk, which costs more than a second
-    # thread brings; with long sample ids two threads at 64 MB ran out of memory
-    "memory_limit": "56MB",
+    # thread brings; over long sample ids two threads at 64 MB ran out of memory
+    "memory_limit": "48MB",
     "threads": 1,
 }
 

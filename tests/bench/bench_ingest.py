@@ -1,6 +1,6 @@
 """Rate of the narrow hash table, and of a whole ingest.
 
-    python -m tests.bench.bench_ingest [--rows 1000000] [--rows-per-part 50000] [--runs 5]
+    python -m tests.bench.bench_ingest [--rows 1000000] [--rows-per-part 8192] [--runs 5]
 
 ``hashes``: INSERT ... SELECT of 1M wide rows in Parquet into an empty store, from before BEGIN to
 after COMMIT; target 400,000 records/s on 2 cores. ``ingest``: the same through the front door,
@@ -24,6 +24,8 @@ from tests.bench.synthetic_parts import write_parts
 from tests.landing_builder import AttemptSpec, build_landing
 
 TARGET_PER_S = 400_000
+ROWS_PER_PART = 8192
+"""The most that a replay lands in one part."""
 
 
 def bench_hashes(folder: Path, rows: int, rows_per_part: int, runs: int) -> Result:
@@ -76,7 +78,7 @@ def run(quick: bool = False) -> Iterator[Result]:
     """One result each; ``quick`` for a smoke test."""
     with tempfile.TemporaryDirectory() as name:
         rows, samples, runs = (2000, 50, 1) if quick else (1_000_000, 5000, 5)
-        yield bench_hashes(Path(name), rows, min(rows, 50_000), runs)
+        yield bench_hashes(Path(name), rows, min(rows, ROWS_PER_PART), runs)
         yield bench_whole_ingest(Path(name), samples, runs)
 
 
@@ -84,7 +86,7 @@ def main() -> None:
     """Print one JSON line per measurement."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rows-per-part", type=int, default=50_000)
+    parser.add_argument("--rows-per-part", type=int, default=ROWS_PER_PART)
     parser.add_argument("--runs", type=int, default=5)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

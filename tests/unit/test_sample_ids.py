@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.contract.sample_ids import SampleIds
+from fleet.contract.sample_ids import SampleIds, held_once
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Ledger, chain_folder, read_chain
 
@@ -51,9 +51,12 @@ def test_the_ledger_writes_packed_ids_as_the_list_and_reads_them_back_packed(
 
 def test_replays_of_one_data_set_share_its_ids(tmp_path: Path) -> None:
     landing = Landing(tmp_path)
-    ledger = Ledger(landing, "c")
-    for attempt, ids in (("a", IDS), ("b", IDS), ("c", IDS[1:])):
-        ledger.append("planned", attempt, sample_ids=ids)
-    first, second, third = (entry.body["sample_ids"] for entry in read_chain(landing, "c"))
-    assert first is second
-    assert third == IDS[1:]
+    for campaign in "cd":
+        ledger = Ledger(landing, campaign)
+        for attempt, ids in (("a", IDS), ("b", IDS), ("c", IDS[1:])):
+            ledger.append("planned", attempt, sample_ids=ids)
+    dataset = held_once(iter(IDS))
+    for campaign in "cd":
+        first, second, third = (e.body["sample_ids"] for e in read_chain(landing, campaign))
+        assert first is second is dataset
+        assert third == IDS[1:]
