@@ -85,10 +85,7 @@ def certify(
 
 
 def _show_plan(planned: Planned, form: Form) -> None:
-    rows = [
-        {"slot": s.index, "contract": s.contract, "replay": s.replay, "role": s.role}
-        for s in planned.slots
-    ]
+    rows = [s.to_json() for s in planned.slots]
     ids = {r.name: r.execution_id for r in (*planned.controls, *planned.named)}
     document = {"schema": 1, "campaign": None, "plan": rows, "execution_ids": ids}
     form.show(document, _print_plan, document)
@@ -98,6 +95,12 @@ def _print_plan(console: Console, document: dict[str, Any]) -> None:
     for row in document["plan"]:
         name = row["contract"]
         line = f"{row['slot']:3} {row['role']:8} {name} replay {row['replay']}"
+        work = row.get("work")
+        if work:
+            samples, arms = work["samples"] or ["all samples"], work["arms"] or ["all arms"]
+            line += f", {work['purpose']} of {samples[0]}"
+            line += f" and {len(samples) - 1} more" if len(samples) > 1 else ""
+            line += f" in {', '.join(arms)}"
         console.print(f"{line} {document['execution_ids'][name]}", soft_wrap=True)
 
 

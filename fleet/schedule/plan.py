@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from fleet.contract.model import Contract
 from fleet.evidence.states import Purpose
@@ -57,6 +57,18 @@ class Slot:
     replay: int
     role: Role
     work: Work | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dry run shows it; ``work`` is null for what the campaign is for."""
+        work = None
+        if self.work is not None:
+            work = {
+                "purpose": self.work.purpose,
+                "samples": list(self.work.samples) if self.work.samples else None,
+                "arms": list(self.work.arms) if self.work.arms else None,
+            }
+        head = {"slot": self.index, "contract": self.contract, "replay": self.replay}
+        return head | {"role": self.role, "work": work}
 
 
 def controls_for(contracts: Sequence[Contract]) -> list[str]:

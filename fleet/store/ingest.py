@@ -24,6 +24,7 @@ from fleet.evidence.summary import AttemptSummary
 from fleet.store import write
 from fleet.store.chains import Chain, Story, read_chains, stories
 from fleet.store.hashes import classify_parts, load_hashes
+from fleet.store.heap import release_freed
 from fleet.store.open import Store, transaction
 from fleet.store.views import replace_landing_views
 
@@ -66,6 +67,7 @@ def ingest(store: Store, landing: Landing, on_attempt: OnAttempt | None = None) 
         if on_attempt is not None:
             on_attempt(done, len(told))
     faults = _finish(store, landing, chains)
+    release_freed()
     return IngestReport(
         campaigns=len(chains),
         attempts=len(told),
@@ -94,6 +96,7 @@ def _take(store: Store, landing: Landing, story: Story, seen: str) -> int:
     found, manifest = _manifest(landing, story.attempt)
     named = _vouched(story, found, manifest)
     parts = classify_parts(store.con, landing.parts(story.attempt), summary.state, named)
+    release_freed()  # what the rows' check took and freed, before DuckDB fills its own memory
     with transaction(store, f"attempt {story.attempt}"):
         write.forget_attempt(store.con, story.attempt)
         key = write.next_key(store.con)

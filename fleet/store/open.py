@@ -34,10 +34,11 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
 }
 
 WRITER = CONFIG | {
-    # DuckDB would fill most of the machine before it writes anything out; a write needs little,
-    # and what it needs follows the number of threads
-    "memory_limit": "64MB",
-    "threads": min(2, os.cpu_count() or 1),
+    # DuckDB would fill most of the machine before it writes anything out. A load needs about
+    # 45 MB a thread, and less than that makes it spill to disk, which costs more than a second
+    # thread brings; with long sample ids two threads at 64 MB ran out of memory
+    "memory_limit": "56MB",
+    "threads": 1,
 }
 
 SNAPSHOT = ".snapshot"

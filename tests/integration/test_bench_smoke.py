@@ -39,6 +39,7 @@ def test_the_benchmarks_without_torch_run_and_print_one_table(tmp_path: Path) ->
     assert "met" in done.stdout or "missed" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_cost_benchmark_runs(tmp_path: Path) -> None:
     done = bench(tmp_path / "results.jsonl", "cost")
@@ -47,6 +48,7 @@ def test_the_cost_benchmark_runs(tmp_path: Path) -> None:
     assert line["n"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_trace_benchmark_runs_and_the_evidence_stays_small(tmp_path: Path) -> None:
     done = bench(tmp_path / "results.jsonl", "trace")
@@ -57,6 +59,7 @@ def test_the_trace_benchmark_runs_and_the_evidence_stays_small(tmp_path: Path) -
     assert size["met"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_fixed_cost_benchmark_runs(tmp_path: Path) -> None:
     done = bench(tmp_path / "results.jsonl", "fixed")

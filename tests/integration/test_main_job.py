@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.campaigns import write_contract, write_dataset
+
 ROOT = Path(__file__).parents[2]
+FEW = ("few-awq-torch", "few-awq-aten")
 
 ASKED = [
     "contract",
@@ -41,8 +45,18 @@ ASKED = [
 def fleet(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     """One command line, with its store and landing in ``folder``."""
     where = ["--store", str(folder / "fleet.duckdb"), "--landing", str(folder / "landing")]
-    command = [sys.executable, "-m", "fleet", *argv, *where, "--configs", str(ROOT / "configs")]
+    search = os.pathsep.join([str(folder / "configs"), str(ROOT / "configs")])
+    command = [sys.executable, "-m", "fleet", *argv, *where, "--configs", search]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+
+
+def few_questions(folder: Path) -> None:
+    """The two AWQ contracts over six questions: what they show takes no more."""
+    lines = (ROOT / "configs" / "datasets" / "choices-24.jsonl").read_bytes().splitlines(True)[:6]
+    write_dataset(folder / "configs", "few", b"".join(lines))
+    for name in FEW:
+        text = f'extends = "{name.replace("few", "tiny")}"\n[decoding]\nmax_new_tokens = 4\n'
+        write_contract(folder / "configs", name, text + '[dataset]\nname = "few"\n')
 
 
 def certified(folder: Path, *contracts: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -60,14 +74,15 @@ def certified(folder: Path, *contracts: str) -> tuple[dict[str, Any], dict[str, 
 def test_one_checkpoint_under_two_backends_is_two_sets_of_bits_and_the_controls_behave(
     tmp_path: Path,
 ) -> None:
-    document, found = certified(tmp_path, "tiny-awq-torch", "tiny-awq-aten", "control-racy")
-    for name in ("tiny-awq-torch", "tiny-awq-aten"):
+    few_questions(tmp_path)
+    document, found = certified(tmp_path, *FEW, "control-racy")
+    for name in FEW:
         assert found[name]["verdict"] == "PASS"
         assert found[name]["attained_grade"] == "logits"
-        assert found[name]["records"] == 48
+        assert found[name]["records"] == 12
         assert found[name]["mismatches"] == 0
         assert len(found[name]["roots"]["logits"]) == 1
-    assert found["tiny-awq-torch"]["roots"]["logits"] != found["tiny-awq-aten"]["roots"]["logits"]
+    assert found[FEW[0]]["roots"]["logits"] != found[FEW[1]]["roots"]["logits"]
     racy = found["control-racy"]
     assert (racy["verdict"], racy["layer"], racy["layers"]) == ("FAIL", None, [2, 3])
     assert racy["first_broken_grade"] == "logits"
@@ -93,7 +108,7 @@ def _rebuilt_store_says_the_same(folder: Path, found: dict[str, dict[str, Any]])
     (folder / "fleet.duckdb").unlink()
     (folder / "fleet.duckdb.snapshot").unlink()
     assert fleet(folder, "store", "rebuild").returncode == 0
-    status = fleet(folder, "status", "tiny-awq-torch", "tiny-awq-aten", "control-racy", "--json")
+    status = fleet(folder, "status", *FEW, "control-racy", "--json")
     assert status.returncode == 0, status.stdout + status.stderr
     for row in json.loads(status.stdout)["contracts"]:
         before = found[row["contract"]]
@@ -103,7 +118,9 @@ def _rebuilt_store_says_the_same(folder: Path, found: dict[str, dict[str, Any]])
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_real_model_passes_quantised_and_not(tmp_path: Path) -> None:
-    _, found = certified(tmp_path, "smollm2-bf16", "smollm2-awq-aten")
+    (tmp_path / "configs").mkdir()
+    names = ("smollm2-bf16", "smollm2-awq-aten", "tiny-awq-torch", "tiny-awq-aten")
+    _, found = certified(tmp_path, *names)
     for contract in found.values():
         assert (contract["verdict"], contract["records"]) == ("PASS", 48)
 
@@ -111,6 +128,7 @@ def test_the_real_model_passes_quantised_and_not(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_the_full_dataset_passes_quantised_and_not(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
     _, found = certified(tmp_path, "smollm2-bf16-full", "smollm2-awq-aten-full")
     for contract in found.values():
         assert (contract["verdict"], contract["records"]) == ("PASS", 382)
