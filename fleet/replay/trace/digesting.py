@@ -54,11 +54,7 @@ class TensorDigests:
 
     def of(self, tensor: torch.Tensor) -> bytes:
         """The tensor digest (dtype, shape and bytes; strides excluded); 32 bytes."""
-        # A lazy conjugate or negation has the address of its base and other values.
-        plain = tensor.detach().resolve_conj().resolve_neg()
-        if plain.device.type != "cpu":
-            plain = plain.cpu()
-        flat = plain.contiguous().reshape(-1)
+        flat = _flat(tensor)
         key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         known = self._kept.get(key)
         if known is not None and _same_bytes(known[0], flat):
@@ -69,10 +65,7 @@ class TensorDigests:
 
     def once(self, tensor: torch.Tensor) -> bytes:
         """The same digest, without a copy kept: for weights, which are hashed twice in all."""
-        plain = tensor.detach()
-        if plain.device.type != "cpu":
-            plain = plain.cpu()
-        return self._hash(tensor, plain.contiguous().reshape(-1))[1]
+        return self._hash(tensor, _flat(tensor))[1]
 
     def _hash(self, tensor: torch.Tensor, flat: torch.Tensor) -> tuple[torch.Tensor, bytes]:
         # ``contiguous`` may keep an odd stride of a size-1 dimension, which ``view`` refuses.
@@ -89,6 +82,15 @@ class TensorDigests:
         while self._kept_bytes > KEPT_BYTES:
             _, (dropped, _) = self._kept.popitem(last=False)
             self._kept_bytes -= dropped.nbytes
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Its values in order on the CPU. A lazy conjugate or negation has the address of its base and
+    other values."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.device.type != "cpu":
+        plain = plain.cpu()
+    return plain.contiguous().reshape(-1)
 
 
 def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:

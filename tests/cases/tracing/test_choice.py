@@ -10,7 +10,7 @@ from torch import nn
 
 from fleet.judge.bounds import record_bound
 from fleet.replay.inject import ChunkedLinear, OrderedLinear
-from tests.cases.tracing.faults import changed, changed_sometimes, racy_sum
+from tests.cases.tracing.faults import changed, changed_sometimes, noise
 from tests.cases.tracing.harness import REPEATS, Fault, Subject, nothing, put
 
 PATH = "model.layers.0.self_attn.o_proj"
@@ -117,9 +117,9 @@ def test_other_operations_in_steady_processes_are_a_kernel_choice(subject: Subje
     assert (culprit.unique, culprit.repeats) == (1, 2 * REPEATS)
 
 
-def test_the_same_operations_in_steady_processes_stay_undecided(subject: Subject) -> None:
+def test_the_same_operations_in_steady_processes_stay_undecided(llama: Subject) -> None:
     pair = changed(PATH, shares_then_sum), changed(PATH, other_order_of_shares)
-    culprit = subject.study(*pair).culprit
+    culprit = llama.study(*pair).culprit
     assert (culprit.kind, culprit.path) == ("undecided", PATH)
     assert culprit.bound == record_bound(2 * REPEATS)
     assert "a rare race" in culprit.words and "or a kernel choice" in culprit.words
@@ -128,6 +128,6 @@ def test_the_same_operations_in_steady_processes_stay_undecided(subject: Subject
 def test_an_operation_that_is_sometimes_added_is_never_a_kernel_choice(llama: Subject) -> None:
     """Every second call is perturbed by further operations. None of 24 is with probability 6e-8;
     60 repeats agree with 2e-18, so do five recordings of operations with 0.06."""
-    fault = changed_sometimes(PATH, 2, racy_sum)
+    fault = changed_sometimes(PATH, 2, noise)
     culprit = llama.study(nothing, fault, steps=24).culprit
     assert (culprit.kind, culprit.path) == ("race", PATH)

@@ -38,6 +38,12 @@ def test_unrepeated_it_is_not_yet_called_a_race(llama: Subject) -> None:
     assert (culprit.kind, culprit.path, culprit.repeats) == ("undecided", O_PROJ, 0)
 
 
+def test_looking_inside_a_race_names_its_operation_and_line(llama: Subject) -> None:
+    culprit = llama.study(racy_linear(O_PROJ), racy_linear(O_PROJ), repeats=5, zoom=True).culprit
+    assert culprit.zoom is not None and culprit.zoom["name"] == "aten.add.Tensor"
+    assert "in forward: total = total + products[index]" in culprit.zoom["where"]
+
+
 def test_a_racy_head_is_named_although_nothing_runs_after_it(subject: Subject) -> None:
     culprit = subject.study(racy_linear("lm_head"), racy_linear("lm_head")).culprit
     assert (culprit.kind, culprit.path, culprit.survives_to_logits) == ("race", "lm_head", True)
@@ -136,14 +142,14 @@ def test_a_rare_race_is_placed_and_called_a_race_or_bounded(llama: Subject) -> N
 
 
 def test_a_fault_of_one_decode_step_is_placed_at_that_step(subject: Subject) -> None:
-    fault = changed_at(O_PROJ, 5, racy_sum)
+    fault = changed_at(O_PROJ, 5, noise)
     culprit = subject.study(fault, fault).culprit
     assert (culprit.kind, culprit.path, culprit.step) == ("race", O_PROJ, 5)
 
 
 def test_of_two_parallel_races_one_is_named_and_the_other_listed(subject: Subject) -> None:
     q, v = (f"model.layers.0.self_attn.{name}_proj" for name in "qv")
-    fault = faults([racy_linear(q), racy_linear(v)])
+    fault = faults([changed(q, noise), changed(v, noise)])
     study = subject.study(fault, fault)
     assert study.culprit.kind == "race" and study.culprit.path in (q, v)
     others = {q, v} - {study.culprit.path}
@@ -152,6 +158,6 @@ def test_of_two_parallel_races_one_is_named_and_the_other_listed(subject: Subjec
 
 def test_of_races_in_two_layers_the_first_is_named(subject: Subject) -> None:
     deep, early = O_PROJ, "model.layers.0.self_attn.k_proj"
-    fault = faults([racy_linear(deep), racy_linear(early)])
+    fault = faults([racy_linear(deep), changed(early, noise)])
     culprit = subject.study(fault, fault).culprit
     assert (culprit.kind, culprit.path) == ("race", early)

@@ -104,7 +104,7 @@ def test_a_buffer_that_changes_during_the_run_counts_as_weights(subject: Subject
     assert (culprit.kind, culprit.path, culprit.step) == ("weights", "model.rotary_emb", 3)
 
 
-def test_a_tensor_that_every_replay_writes_accuses_nobody(subject: Subject) -> None:
+def test_a_tensor_that_every_replay_writes_accuses_nobody(llama: Subject) -> None:
     """Code between modules leaves a number of chance with a module that only keeps it."""
 
     def forward(self: Any, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -112,7 +112,7 @@ def test_a_tensor_that_every_replay_writes_accuses_nobody(subject: Subject) -> N
         return type(self).forward(self, hidden_states, *args, **kwargs)
 
     fault = rewritten("model.layers.0", forward)
-    study = subject.study(fault, fault)
+    study = llama.study(fault, fault)
     assert study.found.differs and study.found.culprit is None
     assert any("replays write to it" in words for words in study.found.not_localised)
 

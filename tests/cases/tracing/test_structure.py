@@ -40,8 +40,8 @@ def test_a_skipped_module_is_structure_at_its_path(subject: Subject) -> None:
     assert culprit.survives_to_logits and study.found.target is None
 
 
-def test_who_comes_first_does_not_change_which_module_is_named(subject: Subject) -> None:
-    culprit = subject.study(layer_that(skips), nothing).culprit
+def test_who_comes_first_does_not_change_which_module_is_named(llama: Subject) -> None:
+    culprit = llama.study(layer_that(skips), nothing).culprit
     assert (culprit.kind, culprit.path) == ("structure", NORM)
 
 

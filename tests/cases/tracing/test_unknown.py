@@ -84,19 +84,19 @@ def test_a_number_alone_does_not_make_an_input_known(llama: Subject) -> None:
     assert any("no tensor went in" in words for words in found.not_localised)
 
 
-def test_an_opaque_argument_beside_a_tensor_hides_the_cause(subject: Subject) -> None:
+def test_an_opaque_argument_beside_a_tensor_hides_the_cause(llama: Subject) -> None:
     """The race is in the caller, in what the module is given in a box."""
     fault = added(lambda x, box: box.value, lambda layer, x: layer.added(x, Box(noise(x))))
-    study = subject.study(fault, fault)
+    study = llama.study(fault, fault)
     assert study.found.differs and study.found.culprit is None
     assert any("something went in that is not hashed" in w for w in study.found.not_localised)
     assert study.found.target is not None and study.found.target.path == PATH
     assert study.found.coverage[0]["partly_unhashed"] > 0
 
 
-def test_a_race_is_proven_whatever_else_went_in(subject: Subject) -> None:
+def test_a_race_is_proven_whatever_else_went_in(llama: Subject) -> None:
     fault = added(lambda x, box: noise(box.value), lambda layer, x: layer.added(x, Box(x)))
-    study = subject.study(fault, fault)
+    study = llama.study(fault, fault)
     assert study.first.culprit is None
     assert (study.culprit.kind, study.culprit.path) == ("race", PATH)
 
