@@ -17,7 +17,7 @@ Source = Literal["failing", "later"]
 
 @dataclass(frozen=True)
 class Culprit:
-    """One culprit. ``path`` is a module's, the parent's for a gap, None when no module is named: for
+    """One culprit. ``path`` is a module's, the parent's for a gap, None when no module is named:
     the model's own input, replays of unlike length, a cache whose layer is not known.
 
     ``gap``: the observations around code that is no module. ``digests``: of the two sides, input

@@ -73,7 +73,7 @@ class Subject:
         if first.target is None or not repeats:
             return Study(first, first)
         call = first.target
-        again = {"target": target_of(call), "repeats": repeats, **options}
+        again = {**options, "target": target_of(call), "repeats": repeats, "steps": call.step + 1}
         repeated = [self.replay(fault, **again) for fault in dict.fromkeys(faults)]
         return Study(first, localise(traces, repeated))
 
