@@ -17,7 +17,8 @@ Source = Literal["failing", "later"]
 
 @dataclass(frozen=True)
 class Culprit:
-    """One culprit. ``path`` is a module's, the parent's for a gap, None for the model's own input.
+    """One culprit. ``path`` is a module's, the parent's for a gap, None when no module is named: for
+    the model's own input, replays of unlike length, a cache whose layer is not known.
 
     ``gap``: the observations around code that is no module. ``digests``: of the two sides, input
     and output. ``unique`` of ``repeats`` outputs of one frozen input (0 of 0 when not repeated);
