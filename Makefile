@@ -38,7 +38,7 @@ certify-full: $(STAMP)
 	FLEET_PROGRESS=plain $(BIN)/fleet certify $(FULL)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not gpu"
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

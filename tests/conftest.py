@@ -24,6 +24,13 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run side by side, those with a local Ray still take turns."""
+    for item in items:
+        if item.get_closest_marker("ray") is not None:
+            item.add_marker(pytest.mark.xdist_group("ray"))
+
+
 def pytest_report_header() -> str:
     """Versions decide bits, so they stand at the top of every run."""
     names = ("torch", "transformers", "gptqmodel", "ray", "duckdb", "pyarrow")

@@ -33,7 +33,7 @@ class PartWriter:
             lets the next take twice as many, so that a large attempt lands in few parts.
         seconds_per_part: a row waits about this long at most.
         stem: how the files' names begin; ``part`` are the attempt's records.
-        table: makes a table of rows.
+        table: makes a table of rows; None for records.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class PartWriter:
         rows_per_part: int = 8192,
         seconds_per_part: float = 10.0,
         stem: str = "part",
-        table: Callable[[Sequence[Any]], pa.Table] = to_table,
+        table: Callable[[Sequence[Any]], pa.Table] | None = None,
     ) -> None:
         self._folder, self._most_rows = folder, rows_per_part
-        self._stem, self._table = stem, table
+        self._stem, self._table = stem, table or to_table
         self._rows_per_part = min(FIRST_ROWS, rows_per_part)
         self._seconds_per_part, self._landed_at_s = seconds_per_part, time.monotonic()
         self._waiting: list[Any] = []
