@@ -18,7 +18,7 @@ from fleet.report import screen
 from fleet.report.answers import CampaignAnswer
 from fleet.report.difference import difference_lines
 from fleet.report.status import StatusRow
-from fleet.report.trace_view import culprit_lines
+from fleet.report.trace_view import culprit_lines, place_of
 
 COLOURS = {
     "PASS": "green",
@@ -44,7 +44,7 @@ def print_campaign(console: Console, answer: CampaignAnswer) -> None:
     for control in answer.controls:
         words = "behaves as expected"
         if control.verdict.culprit:
-            words += f": {control.verdict.culprit['path']}, {control.verdict.fault}"
+            words += f": {place_of(control.verdict.culprit)}, {control.verdict.fault}"
         if control.mismatches:
             words = "DOES NOT BEHAVE: " + "; ".join(control.mismatches)
         _verbatim(console, f"control {control.verdict.contract}: {words}")
@@ -134,8 +134,7 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
     for row in rows:
         words = row.note or (row.verdict.reason if row.verdict else "")
         if row.verdict and row.verdict.culprit:
-            place = row.verdict.culprit["path"] or "the model's input"
-            words += f"; first divergence: {place}, {row.verdict.fault}"
+            words += f"; first divergence: {place_of(row.verdict.culprit)}, {row.verdict.fault}"
         if row.state != "PASS" and words:
             _verbatim(console, f"{row.contract}: {words}")
 

@@ -85,7 +85,7 @@ def trace_lines(entry: Mapping[str, Any]) -> Iterator[str]:
 
 def culprit_lines(culprit: Mapping[str, Any]) -> Iterator[str]:
     """The culprit of a trace, as a person reads it."""
-    yield f"  first divergence: {_place(culprit)}"
+    yield f"  first divergence: {place_of(culprit)}"
     yield f"  kind: {culprit['kind']} ({culprit['words']})"
     yield f"  where: arm {culprit['arm']}, sample {_few(culprit['sample_ids'])}, " + (
         f"step {culprit['step']}, call {culprit['occurrence'] + 1}, "
@@ -109,9 +109,17 @@ def culprit_lines(culprit: Mapping[str, Any]) -> Iterator[str]:
     yield f"  seen in: {culprit['source']} replays"
 
 
-def _place(culprit: Mapping[str, Any]) -> str:
+NO_MODULE = {
+    "input": "the model's input, no module",
+    "batch_shape": "the batch, no module",
+    "cache": "the cache, no layer known",
+}
+
+
+def place_of(culprit: Mapping[str, Any]) -> str:
+    """What is accused, in a few words."""
     if culprit["path"] is None:
-        return "the model's input, no module"
+        return NO_MODULE.get(culprit["kind"], "no module")
     name = culprit["path"] or "the model"
     facts = [str(culprit[key]) for key in ("class", "backend", "mode") if culprit[key]]
     gap = culprit["gap"]

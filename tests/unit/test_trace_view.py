@@ -6,7 +6,7 @@ from typing import Any
 
 from fleet.evidence.trace import Trace
 from fleet.judge.tracing.localise import localise
-from fleet.report.trace_view import print_trace
+from fleet.report.trace_view import place_of, print_trace
 from fleet.report.traces import Traced, result_of, trace_document
 from tests.unit.hand_traces import trace_of
 from tests.unit.screens import shown
@@ -76,3 +76,13 @@ def test_logits_that_differ_outside_the_trace_are_said_so() -> None:
     entry = entry_of(*pair)
     assert (entry["result"], entry["culprit"]) == ("DIFFERENT", None)
     assert "raw logits differ and no traced call does" in text_of(entry)
+
+
+def test_what_accuses_no_module_is_called_what_it_is() -> None:
+    words = {
+        kind: place_of({"path": None, "kind": kind})
+        for kind in ("input", "batch_shape", "cache", "structure")
+    }
+    assert words["input"] == "the model's input, no module"
+    assert words["cache"] == "the cache, no layer known"
+    assert words["structure"] == "no module"
