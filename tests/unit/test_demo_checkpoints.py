@@ -234,6 +234,7 @@ def test_the_tiny_tokenizer_reads_any_text_and_gives_it_back(cache: Path) -> Non
     assert tokenizer.get_vocab_size() == 512
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("name", TINY_BF16)
 def test_a_tiny_models_answers_differ_with_the_prompt(name: str, cache: Path) -> None:
@@ -276,6 +277,7 @@ for backend in ("awq_torch", "awq_torch_aten"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_packed_tiny_model_runs_under_gptqmodels_cpu_backends(cache: Path) -> None:
     folder = made("tiny-llama-awq", cache)
