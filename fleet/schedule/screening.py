@@ -87,7 +87,7 @@ def _trace_plan(resolved: Resolved) -> TracePlan | None:
     contract = resolved.loaded.contract
     if contract.model.engine == "synthetic":
         return None
-    return TracePlan(resolved, first_sample(resolved), contract.require.replays, started=True)
+    return TracePlan(resolved, first_sample(resolved), contract.require.replays)
 
 
 def _slots(

@@ -41,23 +41,24 @@ class TracePlan:
     role: Role = "named"
     repeats: int = REPEATS
     zoom: bool = False
-    started: bool = False
+    asked: int = 0
     traced: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
 
     def first_slots(self, index: int) -> list[Slot]:
         """The traced replays."""
-        self.started = True
         name = self.resolved.name
         return [Slot(index + i, name, i, self.role, self.work) for i in range(self.replays)]
 
     def repeat_slot(self, index: int, target: Call) -> Slot:
-        """One more replay, which freezes and repeats a call."""
+        """One more replay, which freezes and repeats a call. One that does not end is not retried
+        here: the driver has tried it again already."""
         assert self.work.trace is not None
         aim = Target(target.arm, target.batch, target.step, target.path, target.occurrence)
         order = replace(self.work.trace, targets=(aim,), repeats=self.repeats, zoom=self.zoom)
         work = replace(self.work, trace=order)
-        return Slot(index, self.resolved.name, len(self.repeated), self.role, work)
+        self.asked += 1
+        return Slot(index, self.resolved.name, self.asked - 1, self.role, work)
 
 
 @dataclass
@@ -97,7 +98,7 @@ class Tracing:
             plan.repeated = [a for a, order in orders if order and order.targets]
 
     def _next_of(self, plan: TracePlan, index: int) -> list[Slot]:
-        if len(plan.traced) < 2 or len(plan.repeated) >= plan.replays or not plan.repeats:
+        if len(plan.traced) < 2 or plan.asked >= plan.replays or not plan.repeats:
             return []
         found = localise(self._read(plan.traced), self._read(plan.repeated))
         if found.target is None or (found.culprit is not None and found.culprit.unique > 1):

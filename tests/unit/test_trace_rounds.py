@@ -86,6 +86,17 @@ def test_every_process_has_its_turn_once_and_no_more(resolved: Resolved, tmp_pat
     assert follow(ends) == []
 
 
+def test_repeats_that_never_end_are_not_asked_for_for_ever(
+    resolved: Resolved, tmp_path: Path
+) -> None:
+    follow = tracing(resolved, tmp_path, trace_of("a", b"o"), trace_of("b", b"p"))
+    ends = ended(follow.plans[resolved.name].first_slots(0), "a", "b")
+    for name in "cd":
+        (end,) = ended(follow(ends), name)
+        ends.append(replace(end, state="FAILED", cause=Cause("killed", "by a signal")))
+    assert follow(ends) == []
+
+
 def test_a_replay_that_ended_early_is_no_trace(resolved: Resolved, tmp_path: Path) -> None:
     follow = tracing(resolved, tmp_path, trace_of("a", b"o"), trace_of("b", b"p"))
     ends = ended(follow.plans[resolved.name].first_slots(0), "a", "b")
