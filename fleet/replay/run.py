@@ -124,7 +124,7 @@ def _replay(
     pinned.require_untouched(checkpoint, on_disk)
     seen.effective["kernel_cache_at_load"] = kernels
     seen.volatile["load_s"] = time.monotonic() - started
-    with _tracing(task, contract, engine, seen) as session:
+    with _tracing(task, engine, seen) as session:
         for records in observe.generate(task, contract, engine, inputs, samples, parsers, session):
             writer.add(records)
     writer.flush()
@@ -134,9 +134,7 @@ def _replay(
 
 
 @contextmanager
-def _tracing(
-    task: ReplayTask, contract: Contract, engine: Engine, seen: _Progress
-) -> Iterator[TraceSession | None]:
+def _tracing(task: ReplayTask, engine: Engine, seen: _Progress) -> Iterator[TraceSession | None]:
     """A trace lands however the replay ends: a failing replay is the one that tells most."""
     if task.trace is None:
         yield None
@@ -144,7 +142,7 @@ def _tracing(
     from fleet.replay.trace.session import open_session
 
     packed = list(seen.census["kernels"])
-    session = open_session(task, task.trace, engine, packed, contract.determinism.num_threads)
+    session = open_session(task, task.trace, engine, packed)
     try:
         yield session
     finally:

@@ -55,7 +55,7 @@ def _traced(model: Any, calls: list[Call]) -> tuple[float, float]:
     from fleet.replay.trace.tracer import Tracer
 
     started = time.perf_counter()
-    tracer = Tracer(model, (), calls.append, threads=THREADS)
+    tracer = Tracer(model, (), calls.append)
     tracer.start_batch("current", 0, ["bench"])
     tracer.attach()
     hooked = time.perf_counter()

@@ -10,7 +10,6 @@ import torch
 
 from fleet.replay.engines.logits import digest
 from fleet.replay.trace.digesting import (
-    POOLED_BYTES,
     TensorDigests,
     cache_digest,
     is_cache,
@@ -27,8 +26,8 @@ DTYPES = {
 DENSE = sorted(set(DTYPES) - PACKED - QUANTISED)
 
 
-def of(tensor: torch.Tensor, threads: int = 1) -> bytes:
-    return TensorDigests(threads).of(tensor)
+def of(tensor: torch.Tensor) -> bytes:
+    return TensorDigests().of(tensor)
 
 
 def filled(kind: torch.dtype, count: int) -> torch.Tensor:
@@ -42,7 +41,7 @@ def filled(kind: torch.dtype, count: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", DENSE)
 def test_every_dtype_of_torch_has_the_tensor_digest(name: str) -> None:
     tensor = filled(DTYPES[name], 24)
-    assert of(tensor) == digest(tensor) == TensorDigests(1).once(tensor)
+    assert of(tensor) == digest(tensor) == TensorDigests().once(tensor)
     assert of(tensor.reshape(2, 12)) == digest(tensor.reshape(2, 12)) != of(tensor)
     assert of(tensor[5]) == digest(tensor[5])
     assert of(tensor[:0]) == digest(tensor[:0])
@@ -51,7 +50,7 @@ def test_every_dtype_of_torch_has_the_tensor_digest(name: str) -> None:
 def test_every_dtype_is_either_dense_or_told_as_unhashed() -> None:
     assert set(DENSE) >= {"bool", "bfloat16", "float8_e4m3fn", "float8_e8m0fnu", "complex64"}
     for name in sorted(PACKED & set(DTYPES)):
-        seen = walk(torch.empty(3, dtype=DTYPES[name]), TensorDigests(1))
+        seen = walk(torch.empty(3, dtype=DTYPES[name]), TensorDigests())
         assert seen.hashable == 0 and len(seen.unhashed) == 1 and name in seen.unhashed[0]
 
 
@@ -80,13 +79,7 @@ def test_every_layout_has_the_digest_of_its_values(name: str) -> None:
     tensor = LAYOUTS[name]
     plain = tensor.detach().resolve_conj().resolve_neg()
     copied = plain.clone(memory_format=torch.contiguous_format)
-    assert of(tensor) == digest(copied) == of(copied) == TensorDigests(1).once(tensor)
-
-
-@pytest.mark.parametrize("more", [-4, 0, 4, 4096])
-def test_threads_do_not_change_a_digest(more: int) -> None:
-    tensor = filled(torch.float32, (POOLED_BYTES + more) // 4)
-    assert of(tensor, threads=3) == of(tensor) == digest(tensor)
+    assert of(tensor) == digest(copied) == of(copied) == TensorDigests().once(tensor)
 
 
 CHANGES = {
@@ -100,7 +93,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_memory_is_never_stale(change: str) -> None:
-    digests, tensor = TensorDigests(1), X.clone()
+    digests, tensor = TensorDigests(), X.clone()
     before = digests.of(tensor)
     assert digests.of(tensor) == before
     CHANGES[change](tensor)
@@ -108,7 +101,7 @@ def test_the_memory_is_never_stale(change: str) -> None:
 
 
 def test_the_memory_tells_views_of_one_address_apart() -> None:
-    digests = TensorDigests(1)
+    digests = TensorDigests()
     z = torch.view_as_complex(X.view(-1, 2).clone())
     square = X[:100].view(10, 10)
     views = [z, z.conj(), z.imag, z.conj().imag, square, square.t(), square.view(torch.int32),
@@ -119,7 +112,7 @@ def test_the_memory_tells_views_of_one_address_apart() -> None:
 
 
 def test_an_address_that_is_used_again_is_hashed_again() -> None:
-    digests = TensorDigests(1)
+    digests = TensorDigests()
     for value in range(50):
         tensor = torch.full((64,), float(value))
         assert digests.of(tensor) == digest(tensor)
@@ -128,14 +121,14 @@ def test_an_address_that_is_used_again_is_hashed_again() -> None:
 
 def test_the_memory_drops_the_oldest_and_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleet.replay.trace.digesting.KEPT_BYTES", 1000)
-    digests, tensors = TensorDigests(1), [X + i for i in range(9)]
+    digests, tensors = TensorDigests(), [X + i for i in range(9)]
     for tensor in tensors * 2:
         assert digests.of(tensor) == digest(tensor)
     assert len(digests._kept) <= 2
 
 
 def told(value: Any) -> tuple[bytes | None, int]:
-    seen = walk(value, TensorDigests(1))
+    seen = walk(value, TensorDigests())
     return seen.digest(), len(seen.unhashed)
 
 
@@ -192,7 +185,7 @@ class OddCache:
 
 
 def test_a_cache_is_set_aside_and_told_by_layer() -> None:
-    digests, cache = TensorDigests(1), OddCache(X, X + 1)
+    digests, cache = TensorDigests(), OddCache(X, X + 1)
     seen = walk((X, cache), digests)
     assert is_cache(cache) and seen.caches == [cache] and seen.unhashed == []
     first, second = (cache_digest([cache], [i], digests) for i in (0, 1))

@@ -16,7 +16,7 @@ Code = Callable[[torch.Tensor], torch.Tensor]
 def recorded(code: Code, runs: int = 3) -> list[list[Operation]]:
     found = []
     for _ in range(runs):
-        recorder, x = Recorder(TensorDigests(1)), torch.ones(4)
+        recorder, x = Recorder(TensorDigests()), torch.ones(4)
         with recorder:
             code(x)
         found.append(recorder.operations)

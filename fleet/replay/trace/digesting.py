@@ -14,7 +14,6 @@ import functools
 import re
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,9 +26,6 @@ from fleet.evidence.records import length_prefixed
 
 KEPT_BYTES = 512 << 20
 """Copies held for comparison, the oldest dropped first."""
-
-POOLED_BYTES = 1 << 18
-"""Tensors from here on are hashed by several threads."""
 
 MAX_DEPTH = 6
 """How deep objects that are no collection are looked into."""
@@ -47,8 +43,7 @@ _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 class TensorDigests:
     """Tensor digests with a memory of what was hashed where. One per traced process."""
 
-    def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+    def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Any, ...], tuple[torch.Tensor, bytes]] = OrderedDict()
         self._kept_bytes = 0
 
@@ -65,15 +60,11 @@ class TensorDigests:
 
     def once(self, tensor: torch.Tensor) -> bytes:
         """The same digest, without a copy kept: for weights, which are hashed twice in all."""
-        return self._hash(tensor, _flat(tensor))[1]
+        return _digest(tensor, _flat(tensor))
 
     def _hash(self, tensor: torch.Tensor, flat: torch.Tensor) -> tuple[torch.Tensor, bytes]:
-        # ``contiguous`` may keep an odd stride of a size-1 dimension, which ``view`` refuses.
         copy = flat.clone(memory_format=torch.contiguous_format)
-        data = copy.view(torch.uint8).numpy().data if copy.numel() else memoryview(b"")
-        root = merkle_root(data, self._pool if len(data) >= POOLED_BYTES else None)
-        name = str(tensor.dtype).removeprefix("torch.")
-        return copy, sha256(tensor_header(name, tensor.shape, len(data)) + root)
+        return copy, _digest(tensor, copy)
 
     def _keep(self, key: tuple[Any, ...], copy: torch.Tensor, digest: bytes) -> None:
         old = self._kept.pop(key, None)
@@ -82,6 +73,16 @@ class TensorDigests:
         while self._kept_bytes > KEPT_BYTES:
             _, (dropped, _) = self._kept.popitem(last=False)
             self._kept_bytes -= dropped.nbytes
+
+
+def _digest(tensor: torch.Tensor, flat: torch.Tensor) -> bytes:
+    """``flat`` are the values of ``tensor`` in order. One thread: leaves of 2048 bytes are so short
+    that two threads spend more on handing the interpreter over than they gain."""
+    if flat.stride() != (1,):  # a lone element may keep an odd stride, which ``view`` refuses
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    data = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+    name = str(tensor.dtype).removeprefix("torch.")
+    return sha256(tensor_header(name, tensor.shape, len(data)) + merkle_root(data))
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

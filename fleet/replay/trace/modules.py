@@ -108,14 +108,13 @@ class Owned:
 
     def weights(self) -> dict[str, tuple[str, bytes]]:
         """Name -> (owner, digest) of every weight as it is now; a tied one is hashed once."""
-        hashed: dict[int, bytes] = {}
-        found = {}
-        for path in self._modules:
-            for name, tensor in self._weights_of(path):
-                if id(tensor) not in hashed:
-                    hashed[id(tensor)] = self._digests.once(tensor)
-                found[f"{path}.{name}" if path else name] = (path, hashed[id(tensor)])
-        return found
+        owned = [(path, name, t) for path in self._modules for name, t in self._weights_of(path)]
+        distinct = {id(tensor): tensor for _, _, tensor in owned}
+        hashed = {key: self._digests.once(tensor) for key, tensor in distinct.items()}
+        return {
+            f"{path}.{name}" if path else name: (path, hashed[id(tensor)])
+            for path, name, tensor in owned
+        }
 
     def _weights_of(self, path: str) -> Iterator[tuple[str, torch.Tensor]]:
         module = self._modules[path]

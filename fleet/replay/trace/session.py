@@ -97,7 +97,7 @@ class TraceSession:
 
 
 def open_session(
-    task: ReplayTask, order: TraceOrder, engine: Engine, packed: Sequence[str], threads: int
+    task: ReplayTask, order: TraceOrder, engine: Engine, packed: Sequence[str]
 ) -> TraceSession:
     """Hash the weights and get ready.
 
@@ -112,7 +112,7 @@ def open_session(
     def sink(call: Call) -> None:
         writer.add([call])
 
-    tracer = Tracer(model(), packed, sink, order.steps, threads)
+    tracer = Tracer(model(), packed, sink, order.steps)
     repeater = Repeater(tracer, order.targets, order.repeats, order.zoom) if order.targets else None
     return TraceSession(order, task.folder, tracer, repeater, writer)
 

@@ -52,7 +52,6 @@ class Tracer:
         packed: paths of modules whose buffers are packed weights.
         sink: takes each call when it ends.
         steps: which steps of each batch: ``all``, ``prefill`` or a number.
-        threads: threads that hash.
     """
 
     def __init__(
@@ -61,11 +60,10 @@ class Tracer:
         packed: Collection[str],
         sink: Sink,
         steps: str = "all",
-        threads: int = 1,
     ) -> None:
         self.model = model
         self.modules: dict[str, nn.Module] = dict(model.named_modules())
-        self.digests = TensorDigests(threads)
+        self.digests = TensorDigests()
         self.owned = Owned(self.modules, packed, self.digests)
         self.sink = sink
         self.fired: Counter[str] = Counter()
