@@ -105,6 +105,7 @@ def _take(store: Store, landing: Landing, story: Story, seen: str) -> int:
         write.insert_parts(store.con, key, parts)
         if manifest is not None:
             write.insert_facts(store.con, manifest)
+            write.insert_trace(store.con, key, manifest)
         return load_hashes(store.con, key, story.attempt, parts)
 
 

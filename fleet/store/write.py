@@ -79,6 +79,13 @@ def insert_parts(con: Connection, key: int, parts: Sequence[StoredPart]) -> None
     )
 
 
+def insert_trace(con: Connection, key: int, manifest: Manifest) -> None:
+    """What the manifest says of the attempt's trace; the calls themselves stay in Parquet."""
+    if manifest.trace:
+        body = json.dumps(manifest.trace, sort_keys=True)
+        con.execute("INSERT INTO traces VALUES (?, ?)", [key, body])
+
+
 def insert_facts(con: Connection, manifest: Manifest) -> None:
     """The platform and the unit that the attempt saw; a platform only under its own digest."""
     digest = digest_json(manifest.platform)
@@ -97,7 +104,7 @@ def forget_attempt(con: Connection, attempt: str) -> None:
     row = con.execute("SELECT key FROM attempts WHERE attempt = ?", [attempt]).fetchone()
     if row is None:
         return
-    for table in ("summaries", "hashes", "parts"):
+    for table in ("summaries", "hashes", "parts", "traces"):
         con.execute(f"DELETE FROM {table} WHERE attempt = ?", [row[0]])
     con.execute("DELETE FROM attempts WHERE attempt = ?", [attempt])
 

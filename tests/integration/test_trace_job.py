@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +61,7 @@ def test_a_trace_names_module_kind_and_line_and_status_knows(tmp_path: Path) -> 
     assert entry["coverage"][0]["fired"] == entry["coverage"][0]["expected"]
     assert entry["calls"]["UNKNOWN"] == entry["calls"]["UNALIGNED"] == 0
     _the_evidence_is_landed(tmp_path, entry["attempts"])
+    _the_store_knows_which_attempts_are_traced(tmp_path)
     _status_knows_the_culprit(tmp_path)
 
 
@@ -67,6 +69,13 @@ def _the_evidence_is_landed(folder: Path, attempts: list[str]) -> None:
     for attempt in attempts:
         names = {p.name for p in (folder / "var" / "landing" / "attempts" / attempt).iterdir()}
         assert {"trace-00000.parquet", "trace-modules.parquet", "trace-weights.parquet"} <= names
+
+
+def _the_store_knows_which_attempts_are_traced(folder: Path) -> None:
+    with duckdb.connect(str(folder / "var" / "fleet.duckdb.snapshot"), read_only=True) as con:
+        found = con.execute("SELECT t.traced FROM traces JOIN attempts t ON t.key = traces.attempt")
+        assert len(rows := found.fetchall()) >= 3
+        assert set(rows) == {(True,)}
 
 
 def _status_knows_the_culprit(folder: Path) -> None:
