@@ -59,9 +59,11 @@ def few_questions(folder: Path) -> None:
         write_contract(folder / "configs", name, text + '[dataset]\nname = "few"\n')
 
 
-def certified(folder: Path, *contracts: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def certified(
+    folder: Path, *contracts: str, trace: str = "never"
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The JSON document of ``certify``, and its contracts by name."""
-    run = fleet(folder, "certify", *contracts, "--json")
+    run = fleet(folder, "certify", *contracts, "--trace", trace, "--json")
     assert run.returncode == 0, run.stdout + run.stderr
     document: dict[str, Any] = json.loads(run.stdout)
     assert [c["contract"] for c in document["contracts"]] == list(contracts)
@@ -75,7 +77,7 @@ def test_one_checkpoint_under_two_backends_is_two_sets_of_bits_and_the_controls_
     tmp_path: Path,
 ) -> None:
     few_questions(tmp_path)
-    document, found = certified(tmp_path, *FEW, "control-racy")
+    document, found = certified(tmp_path, *FEW, "control-racy", trace="on-fail")
     for name in FEW:
         assert found[name]["verdict"] == "PASS"
         assert found[name]["attained_grade"] == "logits"
@@ -84,7 +86,11 @@ def test_one_checkpoint_under_two_backends_is_two_sets_of_bits_and_the_controls_
         assert len(found[name]["roots"]["logits"]) == 1
     assert found[FEW[0]]["roots"]["logits"] != found[FEW[1]]["roots"]["logits"]
     racy = found["control-racy"]
-    assert (racy["verdict"], racy["layer"], racy["layers"]) == ("FAIL", None, [2, 3])
+    assert (racy["verdict"], racy["layer"], racy["layers"]) == ("FAIL", 3, [3])
+    culprit = racy["culprit"]
+    assert culprit["path"] == "model.layers.0.self_attn.k_proj"
+    assert (culprit["kind"], culprit["source"], racy["fault"]) == ("race", "later", "race")
+    assert [found[name]["culprit"] for name in FEW] == [None, None]
     assert racy["first_broken_grade"] == "logits"
     assert len(racy["roots"]["logits"]) == 2
     assert racy["first_difference"]["sample_id"]

@@ -234,6 +234,7 @@ def test_sigterm_in_mid_replay_leaves_a_clean_ledger_and_no_process(tmp_path: Pa
     assert (hangs["state"], hangs["code"], racy["behaves"]) == ("VOID", "driver-gone", True)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_mid_replay_does_the_same(tmp_path: Path) -> None:
     """A terminal sends it to every process of the group."""
     argv = ("replay", "hangs", "--sample", "s0", "--arm", "current")
