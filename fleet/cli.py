@@ -214,7 +214,7 @@ def trace(
 
     places = where.places()
     request = Request((contract,), "trace", argv=tuple(sys.argv[1:]))
-    asked = TraceRequest(contract, sample, arm, check_step(step), replays, repeats, zoom)
+    asked = TraceRequest(sample, arm, check_step(step), replays, repeats, zoom)
     with progress("resolving the contract") as say:
         planned = plan_request(request, places, say)
         plan, why = plan_trace(asked, planned, places)

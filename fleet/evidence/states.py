@@ -65,3 +65,8 @@ class Cause:
 
     def __str__(self) -> str:
         return f"{self.code}: {self.text}"
+
+
+def ran_to_its_end(state: State, cause: Cause | None) -> bool:
+    """Did the process do all it was planned to do? One whose weights changed did."""
+    return state == "COMPLETE" or (cause is not None and cause.code == "weights-changed")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,6 +59,19 @@ class Call:
     dtype: str
     shape: str
     unhashed: int
+
+
+Phase = Literal["in", "out"]
+
+
+def moments(calls: Iterable[Call]) -> list[tuple[Phase, Call]]:
+    """The beginning of every call and the end of those that returned, in the order they came."""
+    found: list[tuple[int, int, Phase, Call]] = []
+    for call in calls:
+        found.append((call.step, call.begin, "in", call))
+        if call.end >= 0:
+            found.append((call.step, call.end, "out", call))
+    return [(phase, call) for *_, phase, call in sorted(found, key=lambda item: item[:2])]
 
 
 @dataclass(frozen=True, slots=True)

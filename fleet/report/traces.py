@@ -11,6 +11,7 @@ from typing import Any
 
 from fleet.errors import EvidenceError
 from fleet.evidence.landing import Landing
+from fleet.evidence.states import ran_to_its_end
 from fleet.evidence.summary import AttemptSummary
 from fleet.evidence.trace import Trace, read_trace
 from fleet.judge.tracing.culprit import Localisation, Source
@@ -36,13 +37,12 @@ class Traced:
 def usable(summary: AttemptSummary) -> str | None:
     """Why a traced attempt is no evidence of where replays part, or None.
 
-    A replay that ended early lacks calls, which would look like another structure. One whose
-    weights changed ran to its end.
+    A replay that ended early lacks calls, which would look like another structure.
     """
-    if summary.state == "COMPLETE":
+    if ran_to_its_end(summary.state, summary.cause):
         return None
     code = summary.cause.code if summary.cause else summary.state
-    return None if code == "weights-changed" else f"{summary.state}({code})"
+    return f"{summary.state}({code})"
 
 
 def traced(

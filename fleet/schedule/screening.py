@@ -111,13 +111,14 @@ def _entry(
     known = queries.summaries(store.con, execution_id=resolved.execution_id)
     pairs = _pairs(answers, complete, known)
     about = traced(answers.landing, [s for s in landed if s.purpose == "trace"])
+    first = first_sample(resolved)
     has_modules = resolved.loaded.contract.model.engine != "synthetic"
     head = {
         "execution_id": resolved.execution_id,
         "platform": next((s.platform for s in complete), None),
-        "samples": list(first_sample(resolved).samples or ()),
+        "samples": list(first.samples or ()),
         "chosen": "the first sample",
-        "arms": list(first_sample(resolved).arms or ()),
+        "arms": list(first.arms or ()),
         "steps": "all",
     }
     body = trace_document(resolved.name, about, head)

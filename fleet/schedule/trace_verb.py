@@ -20,7 +20,7 @@ from fleet.schedule.launcher import Launcher
 from fleet.schedule.one_sample import check_sample
 from fleet.schedule.plan import Work
 from fleet.schedule.resolve import Resolved
-from fleet.schedule.tracing import TracePlan, Tracing, batch_of, default_arm
+from fleet.schedule.tracing import REPEATS, TracePlan, Tracing, batch_of, default_arm
 from fleet.store import queries
 from fleet.store.open import open_reader
 
@@ -31,12 +31,11 @@ ALL = "all"
 class TraceRequest:
     """What to trace. ``sample``: None for the first one known to differ, ``all`` for every one."""
 
-    contract: str
     sample: str | None = None
     arm: str | None = None
     step: str = "all"
     replays: int | None = None
-    repeats: int = 200
+    repeats: int = REPEATS
     zoom: bool = False
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from fleet.errors import UsageError
 from fleet.evidence.landing import Landing
+from fleet.evidence.states import ran_to_its_end
 from fleet.evidence.trace import Call, Trace, read_trace
 from fleet.judge.tracing.localise import localise
 from fleet.judge.verdict import Verdict
@@ -92,7 +93,11 @@ class Tracing:
     def _sort(self, ends: Sequence[AttemptEnd]) -> None:
         """Which attempts traced, and which repeated; only those that ran to their end count."""
         for plan in self.plans.values():
-            mine = [e for e in ends if e.slot.contract == plan.resolved.name and _ran(e)]
+            mine = [
+                e
+                for e in ends
+                if e.slot.contract == plan.resolved.name and ran_to_its_end(e.state, e.cause)
+            ]
             orders = [(e.attempt, e.slot.work.trace) for e in mine if e.slot.work]
             plan.traced = [a for a, order in orders if order and not order.targets]
             plan.repeated = [a for a, order in orders if order and order.targets]
@@ -107,11 +112,6 @@ class Tracing:
 
     def _read(self, attempts: Sequence[str]) -> list[Trace]:
         return [t for a in attempts if (t := read_trace(self.landing, a)) is not None]
-
-
-def _ran(end: AttemptEnd) -> bool:
-    changed = end.cause is not None and end.cause.code == "weights-changed"
-    return end.state == "COMPLETE" or changed
 
 
 def _next_index(ends: Sequence[AttemptEnd]) -> int:
@@ -134,7 +134,7 @@ def check_step(text: str) -> str:
 def batch_of(resolved: Resolved, sample: str) -> tuple[str, ...]:
     """The samples that share a batch with this one, by the contract's batch plan."""
     size = resolved.loaded.contract.decoding.batch_size
-    ids = list(resolved.dataset.ids)
+    ids = resolved.dataset.ids
     first = ids.index(sample) // size * size
     return tuple(ids[first : first + size])
 

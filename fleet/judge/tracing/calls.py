@@ -21,15 +21,16 @@ def key_of(call: Call) -> Key:
 
 
 class Aligned:
-    """Calls of several traces by key."""
+    """Calls of several traces: per replay by key and by where they began."""
 
     def __init__(self, traces: Sequence[Trace]) -> None:
-        self._by_key: list[dict[Key, Call]] = [{key_of(c): c for c in t.calls} for t in traces]
-        self.keys: tuple[Key, ...] = tuple(dict.fromkeys(k for d in self._by_key for k in d))
+        self.by_key: list[dict[Key, Call]] = [{key_of(c): c for c in t.calls} for t in traces]
+        self.begun: list[dict[Place, Call]] = [{place_of(c): c for c in t.calls} for t in traces]
+        self.keys: tuple[Key, ...] = tuple(dict.fromkeys(k for d in self.by_key for k in d))
 
     def row(self, key: Key) -> list[Call] | None:
         """The call in every replay, None unless all made it."""
-        found = [calls.get(key) for calls in self._by_key]
+        found = [calls.get(key) for calls in self.by_key]
         return None if any(c is None for c in found) else [c for c in found if c is not None]
 
     def word(self, key: Key) -> str:
@@ -52,8 +53,7 @@ class Aligned:
         """Innermost SAME->DIFF calls, in the order they began, as the first replay saw them."""
         chosen = [row[0] for key in self.keys if self.word(key) == "SAME->DIFF"
                   and (row := self.row(key))]  # fmt: skip
-        begun = {place_of(c): c for c in self._by_key[0].values()}
-        outer = {place_of(around) for c in chosen for around in ancestors(c, begun)}
+        outer = {place_of(around) for c in chosen for around in ancestors(c, self.begun[0])}
         inner = [c for c in chosen if place_of(c) not in outer]
         return sorted(inner, key=place_of)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet.evidence.trace import Call, Trace
-from fleet.judge.tracing.calls import Aligned, Key, Place, ancestors, key_of, place_of
+from fleet.judge.tracing.calls import Aligned, ancestors, key_of, place_of
 from fleet.judge.tracing.proof import Pair
 from fleet.judge.tracing.timeline import Departure, departures, groups_of, timeline
 
@@ -24,8 +24,6 @@ class History:
             for group in groups_of(traces)
             for d in departures([timeline(t, group) for t in traces], group)
         )
-        self._begun: list[dict[Place, Call]] = [{place_of(c): c for c in t.calls} for t in traces]
-        self._by_key: list[dict[Key, Call]] = [{key_of(c): c for c in t.calls} for t in traces]
 
     @staticmethod
     def pair(d: Departure) -> Pair:
@@ -34,11 +32,11 @@ class History:
 
     def twin(self, replay: int, call: Call) -> Call | None:
         """The same call in another replay."""
-        return self._by_key[replay].get(key_of(call))
+        return self.aligned.by_key[replay].get(key_of(call))
 
     def caller(self, replay: int, call: Call) -> Call | None:
         """Who called it; None for the model itself."""
-        return self._begun[replay].get((call.arm, call.batch, call.step, call.parent))
+        return self.aligned.begun[replay].get((call.arm, call.batch, call.step, call.parent))
 
     def children(self, replay: int, owner: Call) -> list[Call]:
         """Calls that ``owner`` made itself, in the order they began."""
@@ -51,7 +49,7 @@ class History:
     def around(self, d: Departure) -> list[Call]:
         """The calls around a departure, innermost first."""
         replay = d.classes[0][0] if d.seen else d.classes[1][0]
-        return ancestors(d.call, self._begun[replay])
+        return ancestors(d.call, self.aligned.begun[replay])
 
     def silent(self, replay: int, owner: Call) -> list[str]:
         """Modules below ``owner`` that could have been called in this call, and were not seen."""

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from fleet.evidence.trace import Call, Trace
+from fleet.evidence.trace import Call, Phase, Trace, moments
 
-Phase = Literal["in", "out"]
 Group = tuple[str, int]
 """(arm, batch ordinal)."""
 
@@ -53,13 +51,8 @@ def groups_of(traces: Sequence[Trace]) -> list[Group]:
 
 def timeline(trace: Trace, group: Group) -> list[Observation]:
     """Everything observed in one batch, in the order it happened."""
-    found: list[tuple[int, int, Observation]] = []
-    for call in trace.calls:
-        if (call.arm, call.batch) == group:
-            found.append((call.step, call.begin, Observation("in", call)))
-            if call.end >= 0:
-                found.append((call.step, call.end, Observation("out", call)))
-    return [seen for _, _, seen in sorted(found, key=lambda item: item[:2])]
+    mine = (call for call in trace.calls if (call.arm, call.batch) == group)
+    return [Observation(phase, call) for phase, call in moments(mine)]
 
 
 @dataclass(frozen=True)

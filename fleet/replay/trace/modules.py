@@ -106,9 +106,11 @@ class Owned:
         self.at_load = self.weights()
         self._fixed = {path: self._fixed_tokens(path) for path in modules}
 
-    def weights(self) -> dict[str, tuple[str, bytes]]:
-        """Name -> (owner, digest) of every weight as it is now; a tied one is hashed once."""
-        owned = [(path, name, t) for path in self._modules for name, t in self._weights_of(path)]
+    def weights(self, top: str = "") -> dict[str, tuple[str, bytes]]:
+        """Name -> (owner, digest) of every weight of ``top`` and the modules in it, as it is now; a
+        tied one is hashed once."""
+        paths = [p for p in self._modules if not top or p == top or p.startswith(f"{top}.")]
+        owned = [(path, name, t) for path in paths for name, t in self._weights_of(path)]
         distinct = {id(tensor): tensor for _, _, tensor in owned}
         hashed = {key: self._digests.once(tensor) for key, tensor in distinct.items()}
         return {

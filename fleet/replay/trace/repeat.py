@@ -18,10 +18,10 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fleet.contract.canonical import digest_json, to_text
-from fleet.evidence.trace import Call
+from fleet.evidence.trace import Call, moments
 from fleet.replay.task import Target
 from fleet.replay.trace.frozen import FrozenCall
-from fleet.replay.trace.tracer import Tracer
+from fleet.replay.trace.tracer import Tracer, root_of
 from fleet.replay.trace.zoom import Operation, Recorder, first_difference
 
 FEWEST = 5
@@ -123,7 +123,7 @@ class Repeater:
         began = time.monotonic()
         runs: list[list[Observation]] = []
         roots: set[bytes | None] = set()
-        weights = self._weights_below(target.path)
+        weights = self.tracer.owned.weights(target.path)
         while len(runs) < self.repeats:
             if len(runs) >= FEWEST and time.monotonic() - began > LONGEST_S:
                 break
@@ -132,7 +132,7 @@ class Repeater:
             runs.append(run)
         operations = self._operations(module, frozen)
         trouble = "" if len(roots) == 1 else "the inputs could not be restored to the same bits"
-        if self._weights_below(target.path) != weights:
+        if self.tracer.owned.weights(target.path) != weights:
             trouble = "weights changed while the call was repeated"
         result = _result(target, runs, _text(next(iter(roots))), trouble)
         executed = {to_text(digest_json([op.name for op in run])) for run in operations}
@@ -142,25 +142,16 @@ class Repeater:
         result["seconds"] = time.monotonic() - began
         return result
 
-    def _weights_below(self, path: str) -> dict[str, bytes]:
-        prefix = f"{path}." if path else ""
-        return {
-            name: digest
-            for name, (owner, digest) in self.tracer.owned.weights().items()
-            if owner == path or owner.startswith(prefix)
-        }
-
     def _once(
         self, path: str, module: nn.Module, frozen: FrozenCall
     ) -> tuple[bytes | None, list[Observation]]:
         """(in-root of the restored call, what was observed in it)."""
         calls: list[Call] = []
         with frozen.thawed() as (args, kwargs), self.tracer.aside(calls.append):
-            before = self.tracer.parts_of_input(path, args, kwargs)
-            root = self.tracer.observe_input(path, args, kwargs)
+            before = self.tracer.observe_input(path, args, kwargs)
             output = module.forward(*args, **kwargs)
             out = self.tracer.observe_output(path, before, args, kwargs, output)
-        return root, [*_observations(calls), ("out", path, 0, out)]
+        return root_of(before), [*_observations(calls), ("out", path, 0, out)]
 
     def _operations(self, module: nn.Module, frozen: FrozenCall) -> list[list[Operation]]:
         found = []
@@ -174,12 +165,10 @@ class Repeater:
 
 def _observations(calls: Sequence[Call]) -> list[Observation]:
     """In the order they were made."""
-    found: list[tuple[int, Observation]] = []
-    for call in calls:
-        found.append((call.begin, ("in", call.path, call.occurrence, call.in_sha256)))
-        if call.end >= 0:
-            found.append((call.end, ("out", call.path, call.occurrence, call.out_sha256)))
-    return [observation for _, observation in sorted(found, key=lambda pair: pair[0])]
+    return [
+        (phase, c.path, c.occurrence, c.in_sha256 if phase == "in" else c.out_sha256)
+        for phase, c in moments(calls)
+    ]
 
 
 def _result(

@@ -25,6 +25,8 @@ from fleet.replay.trace.digesting import Seen, TensorDigests, cache_digest, walk
 from fleet.replay.trace.modules import Owned, facts_text, has_forward, layers_below
 
 Sink = Callable[[Call], None]
+Parts = tuple[bytes | None, bytes | None, bytes | None]
+"""Digests of arguments, own tensors and caches."""
 
 
 @dataclass
@@ -35,10 +37,7 @@ class _Open:
     begin: int
     parent: int
     occurrence: int
-    args: bytes | None
-    own: bytes | None
-    cache: bytes | None
-    inside: bytes | None
+    given: Parts
     dtype: str
     shape: str
     unhashed: int
@@ -119,10 +118,6 @@ class Tracer:
         finally:
             self.sink, self._place, self._open, self._calls, self._paused, self.fired = kept
 
-    def observe_input(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> bytes | None:
-        """The in-root that a call of ``path`` with these arguments has now."""
-        return _root(self.parts_of_input(path, args, kwargs))
-
     def module_rows(self) -> list[ModuleRow]:
         """Every module as it was when tracing began and as it is now."""
         return [
@@ -171,22 +166,15 @@ class Tracer:
 
     def _begin(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> _Open:
         self.fired[path] += 1
-        seen = walk(_given(args, kwargs), self.digests)
-        own = self.owned.digest(path)
-        cache = cache_digest(seen.caches, self._layers[path], self.digests)
-        given = seen.digest()
-        first = seen.first
+        seen, given = self._look(path, args, kwargs)
         opened = _Open(
             path=path,
             begin=self._place,
             parent=self._open[-1].begin if self._open else -1,
             occurrence=self._calls[path],
-            args=given,
-            own=own,
-            cache=cache,
-            inside=_root((given, own, cache)),
-            dtype=_dtype(first),
-            shape=_shape(first),
+            given=given,
+            dtype=_dtype(seen.first),
+            shape=_shape(seen.first),
             unhashed=len(seen.unhashed),
         )
         self._calls[path] += 1
@@ -194,13 +182,12 @@ class Tracer:
         return opened
 
     def _end(self, opened: _Open, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
-        before = (opened.args, opened.own, opened.cache)
-        self._land(opened, self.observe_output(opened.path, before, args, kwargs, output))
+        self._land(opened, self.observe_output(opened.path, opened.given, args, kwargs, output))
 
     def observe_output(
         self,
         path: str,
-        before: tuple[bytes | None, bytes | None, bytes | None],
+        before: Parts,
         args: Any,
         kwargs: Mapping[str, Any],
         output: Any,
@@ -215,19 +202,21 @@ class Tracer:
         cache = cache_digest(_caches(after, returned), self._layers[path], self.digests)
         now = (after.digest(), own, cache)
         changed = [None if a == b else a for a, b in zip(now, before, strict=True)]
-        return _root((returned.digest(), *changed))
+        return root_of((returned.digest(), *changed))
 
-    def parts_of_input(
-        self, path: str, args: Any, kwargs: Mapping[str, Any]
-    ) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Digests of arguments, own tensors and caches, as a call is about to see them."""
+    def observe_input(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> Parts:
+        """What a call of ``path`` with these arguments is about to see."""
+        return self._look(path, args, kwargs)[1]
+
+    def _look(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> tuple[Seen, Parts]:
         seen = walk(_given(args, kwargs), self.digests)
         cache = cache_digest(seen.caches, self._layers[path], self.digests)
-        return seen.digest(), self.owned.digest(path), cache
+        return seen, (seen.digest(), self.owned.digest(path), cache)
 
     def _land(self, opened: _Open, out: bytes | None, ended: bool = True) -> None:
         end = self._place if ended else -1
         self._place += ended
+        args, own, cache = opened.given
         self.sink(
             Call(
                 arm=self._arm,
@@ -240,10 +229,10 @@ class Tracer:
                 path=opened.path,
                 occurrence=opened.occurrence,
                 class_name=type(self.modules[opened.path]).__name__,
-                args_sha256=opened.args,
-                own_sha256=opened.own,
-                cache_sha256=opened.cache,
-                in_sha256=opened.inside,
+                args_sha256=args,
+                own_sha256=own,
+                cache_sha256=cache,
+                in_sha256=root_of(opened.given),
                 out_sha256=out,
                 dtype=opened.dtype,
                 shape=opened.shape,
@@ -266,7 +255,7 @@ def _caches(*seen: Seen) -> list[Any]:
     return list({id(cache): cache for one in seen for cache in one.caches}.values())
 
 
-def _root(parts: Sequence[bytes | None]) -> bytes | None:
+def root_of(parts: Sequence[bytes | None]) -> bytes | None:
     """One digest over parts, absent ones told apart from empty ones; None when all are absent."""
     if all(part is None for part in parts):
         return None
