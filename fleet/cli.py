@@ -78,7 +78,7 @@ def certify(
         if dry_run:
             return _show_plan(planned, form)
         require_usable(places)
-        with RayCluster(where.address) as launcher:
+        with RayCluster(where.address, where.device()) as launcher:
             answer = run_certify(request, planned, places, launcher, say)
     form.show(campaign_document(answer), print_campaign, answer)
     raise typer.Exit(answer.exit_code())
@@ -175,7 +175,7 @@ def replay(
         if dry_run:
             return _show_plan(planned, form)
         require_usable(places)
-        with RayCluster(where.address) as launcher:
+        with RayCluster(where.address, where.device()) as launcher:
             found = replay_one(request, planned, places, launcher, say)
     form.show(found.to_json(), print_diff, found)
     raise typer.Exit(found.exit_code())
@@ -221,7 +221,7 @@ def trace(
         if dry_run:
             return _show_plan(planned, form)
         require_usable(places)
-        with RayCluster(where.address) as launcher:
+        with RayCluster(where.address, where.device()) as launcher:
             document = run_trace(request, planned, plan, why, places, launcher, say)
     form.show(document, print_trace, document)
     raise typer.Exit(RESULT_CODES[document["contracts"][0]["result"]])
@@ -252,7 +252,7 @@ def screen(
         if dry_run:
             return _show_plan(planned, form)
         require_usable(places)
-        with RayCluster(where.address) as launcher:
+        with RayCluster(where.address, where.device()) as launcher:
             selections = choose(planned, near, places, launcher)
             document = run_screen(request, planned, selections, places, launcher, say)
     form.show(document, print_screen, document)
@@ -281,13 +281,38 @@ def logs(
 
 @app.command()
 @grouped
-def doctor(where: Where, form: Form) -> None:
+def doctor(
+    where: Where,
+    form: Form,
+    prewarm: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Compile the kernels of this contract into the pinned cache; repeatable."
+        ),
+    ] = None,
+) -> None:
     """What this machine can run, and what is missing."""
-    from fleet.schedule.doctor import examine, print_findings
+    from fleet.schedule import doctor as room
 
+    if prewarm:
+        return _prewarm(prewarm, where, form)
     with progress("looking at this machine") as say:
-        findings = examine(where.places(), say)
-    form.show(findings.to_json(), print_findings, findings)
+        findings = room.examine(where.places(), where.device(), say)
+    form.show(findings.to_json(), room.print_findings, findings)
+
+
+def _prewarm(contracts: list[str], where: Where, form: Form) -> None:
+    from fleet.schedule import doctor as room
+    from fleet.schedule.cluster import RayCluster
+
+    with (
+        progress("resolving contracts") as say,
+        RayCluster(where.address, where.device()) as launcher,
+    ):
+        found = room.prewarm(contracts, where.places(), launcher, say)
+    form.show({"schema": 1, "prewarmed": found}, room.print_prewarmed, found)
+    if any(isinstance(outcome, str) for outcome in found.values()):
+        raise typer.Exit(3)
 
 
 @contract_app.command("check")

@@ -57,6 +57,10 @@ class Where:
         typer.Option(help="Folders with contracts/ and datasets/; else FLEET_CONFIGS."),
     ] = None
 
+    def device(self) -> str | None:
+        """``FLEET_DEVICE``: ``cpu`` or an NVIDIA device's UUID; None for the first there is."""
+        return os.environ.get("FLEET_DEVICE") or None
+
     def places(self) -> Places:
         """Options and the environment as paths.
 

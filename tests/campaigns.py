@@ -24,7 +24,7 @@ from fleet.replay import probe
 from fleet.replay.preflight import prompt_lengths
 from fleet.replay.probe import AtEntry
 from fleet.replay.run import run_replay
-from fleet.replay.task import ReplayTask
+from fleet.replay.task import Device, ReplayTask
 from fleet.report.answers import CampaignAnswer
 from fleet.schedule.certify import Places, Planned, Request, certify, plan_request
 from fleet.schedule.driver import Limits
@@ -122,6 +122,9 @@ class FakeLauncher:
 
     def node_label(self) -> str:
         return "test-node"
+
+    def device(self) -> Device | None:
+        return None
 
     def preflight(
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]

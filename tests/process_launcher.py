@@ -23,7 +23,7 @@ from typing import Any
 from fleet.errors import AttemptFailed
 from fleet.evidence.manifest import Process
 from fleet.evidence.process import identity, is_alive
-from fleet.replay.task import ReplayTask
+from fleet.replay.task import Device, ReplayTask
 from fleet.schedule.launcher import Gone, Problem
 
 ROOT = Path(__file__).parent.parent
@@ -41,7 +41,7 @@ from dataclasses import asdict
 from fleet.replay.probe import at_entry
 entry = at_entry()
 print(json.dumps(asdict(entry.process)), file=channel, flush=True)
-from fleet.replay.task import ReplayTask
+from fleet.replay.task import Device, ReplayTask
 from fleet.replay.worker import run_in_this_process
 task = ReplayTask.from_json(json.loads(sys.stdin.readline()))
 if fault:
@@ -133,6 +133,9 @@ class ProcessLauncher:
 
     def node_label(self) -> str:
         return self.label
+
+    def device(self) -> Device | None:
+        return None
 
     def preflight(
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]

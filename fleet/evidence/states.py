@@ -22,6 +22,8 @@ CAUSES: dict[str, str] = {
     "not-fresh": "the process was not fresh",
     "cannot-observe": "a fact that the protocol needs could not be observed",
     "placement": "a tensor was not on the slot's device",
+    "device-not-free": "another process held the device, before the replay or beside it",
+    "device-fault": "the device reported an uncorrectable error during the replay",
     "clock-dependent-template": "a template reads the clock and the contract pins none",
     "sample-set": "the landed samples are not the planned samples, each once per arm",
     "missing-evidence": "a field that the grade needs is missing",

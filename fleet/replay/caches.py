@@ -25,19 +25,42 @@ KERNEL_FOLDERS = {
 PRIVATE_FOLDERS = {"XDG_CACHE_HOME": "xdg", "HF_MODULES_CACHE": "hf_modules"}
 
 
+BOOKKEEPING = (".ninja_log", ".ninja_deps", ".lock", "lock")
+"""Ends of the names of files that a build system rewrites whenever it looks whether there is work;
+they hold no kernel."""
+
+
 def environment(contract: Contract, scratch: Path, attempt: str) -> dict[str, str]:
     """Variables to give the process."""
     private = scratch / attempt
-    pinned = contract.determinism.kernel_cache == "pinned"
-    kernels = scratch / "kernels" if pinned else private / "kernels"
     folders = {name: private / sub for name, sub in PRIVATE_FOLDERS.items()}
-    folders |= {name: kernels / sub for name, sub in KERNEL_FOLDERS.items()}
-    return {name: str(path) for name, path in folders.items()}
+    return {name: str(path) for name, path in folders.items()} | kernel_folders(
+        _root(contract, scratch, attempt)
+    )
+
+
+def kernel_folders(root: Path) -> dict[str, str]:
+    """Variables that keep every compiled kernel below one folder."""
+    return {name: str(root / sub) for name, sub in KERNEL_FOLDERS.items()}
+
+
+def pinned_kernels(scratch: Path) -> Path:
+    """The one snapshot that all replays with ``kernel_cache = "pinned"`` share."""
+    return scratch / "kernels"
+
+
+def _root(contract: Contract, scratch: Path, attempt: str) -> Path:
+    pinned = contract.determinism.kernel_cache == "pinned"
+    return pinned_kernels(scratch) if pinned else scratch / attempt / "kernels"
 
 
 def kernels_digest(contract: Contract, scratch: Path, attempt: str) -> bytes:
     """Digest over names and bytes of every compiled-kernel file; 32 bytes."""
-    pinned = contract.determinism.kernel_cache == "pinned"
-    root = scratch / "kernels" if pinned else scratch / attempt / "kernels"
+    return digest_json(kernel_files(_root(contract, scratch, attempt)))
+
+
+def kernel_files(root: Path) -> dict[str, str]:
+    """Name -> digest of every compiled-kernel file: shared objects, their sources, binaries."""
     files = sorted(p for p in root.rglob("*") if p.is_file()) if root.exists() else []
-    return digest_json({str(p.relative_to(root)): file_sha256(p) for p in files})
+    kept = (p for p in files if not p.name.endswith(BOOKKEEPING))
+    return {str(p.relative_to(root)): file_sha256(p) for p in kept}

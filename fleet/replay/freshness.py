@@ -1,8 +1,8 @@
 """Proof that a process is fresh, taken and judged before anything is loaded.
 
 Freshness is stored evidence, not a promise of the scheduler: what was imported at entry, the
-nonce in the environment that the process was given, and the death of the replay before it, seen
-from a place that could have seen it alive.
+nonce in the environment that the process was given, the death of the replay before it, seen from a
+place that could have seen it alive, and on a GPU a device that nobody holds any more.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from typing import Any
 
 from fleet.errors import AttemptVoid
 from fleet.evidence.process import is_alive
+from fleet.replay.gpu.watch import DeviceWatch, HostWatch
 from fleet.replay.probe import AtEntry
 from fleet.replay.task import ReplayTask
 
 
-def observe(task: ReplayTask, entry: AtEntry, ids: dict[str, str]) -> dict[str, Any]:
-    """The evidence itself.
+def observe(
+    task: ReplayTask, entry: AtEntry, ids: dict[str, str], watch: HostWatch | DeviceWatch
+) -> dict[str, Any]:
+    """The evidence itself; waits a while for a device that is not free yet.
 
     Raises:
         EvidenceError: cannot-observe, when the replay before this one ran in another boot or
-            PID namespace.
+            PID namespace, or the device does not answer.
     """
     return {
         "nonce": entry.environment.get("FLEET_NONCE", ""),
@@ -31,6 +34,7 @@ def observe(task: ReplayTask, entry: AtEntry, ids: dict[str, str]) -> dict[str, 
         "predecessor": asdict(task.predecessor) if task.predecessor else None,
         "predecessor_gone": not is_alive(task.predecessor) if task.predecessor else None,
         "landed_before": _landed(task),
+        "device": watch.wait_free(),
     }
 
 
@@ -50,6 +54,8 @@ def require_fresh(task: ReplayTask, entry: AtEntry, freshness: dict[str, Any]) -
     if freshness["landed_before"]:
         names = ", ".join(freshness["landed_before"])
         raise AttemptVoid("not-fresh", f"there before the process: {names}; never resumed")
+    if freshness["device"] and (why := freshness["device"]["not_free"]):
+        raise AttemptVoid("device-not-free", f"{freshness['device']['uuid']}: {why}")
 
 
 def require_given(entry: AtEntry, wanted: dict[str, str]) -> None:

@@ -50,7 +50,7 @@ def _cannot_run(task: ReplayTask) -> list[dict[str, str]]:
         return []
     folder = Path(task.checkpoint)
     needed = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    available = psutil.virtual_memory().available
+    available = _memory_for(task)
     if needed > available:
         return [
             _problem(
@@ -81,6 +81,15 @@ def _cannot_run(task: ReplayTask) -> list[dict[str, str]]:
             "choose one of those, or run on a machine that has it",
         )
     ]
+
+
+def _memory_for(task: ReplayTask) -> int:
+    """Bytes that the slot's device can offer a model."""
+    if task.device is None:
+        return int(psutil.virtual_memory().available)
+    from fleet.replay.gpu import nvml
+
+    return nvml.gpu(task.device.uuid).total_bytes() - task.device.idle_bytes
 
 
 def _cannot_prepare(task: ReplayTask) -> list[dict[str, str]]:

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from fleet.errors import EvidenceError
 from fleet.evidence import process
 from fleet.evidence.manifest import Process
 from fleet.evidence.platform import (
@@ -28,11 +29,12 @@ from fleet.evidence.platform import (
     record_digest_lines,
     unreadable,
 )
+from fleet.replay.gpu import facts
+from fleet.replay.task import Device
 
 MUST_NOT_BE_IMPORTED = ("torch", "transformers", "gptqmodel", "triton", "jax", "tensorflow")
 CPUINFO = Path("/proc/cpuinfo")
 MACHINE_ID = Path("/etc/machine-id")
-NVIDIA_DEVICES = Path("/dev/nvidiactl")
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,10 @@ def at_entry() -> AtEntry:
 
 
 def read_platform(
-    attempt: str, environment: Mapping[str, str], set_by_contract: Iterable[str]
+    attempt: str,
+    environment: Mapping[str, str],
+    set_by_contract: Iterable[str],
+    device: str | None = None,
 ) -> Platform:
     """Every fact of the closed list, each read on its own.
 
@@ -68,21 +73,25 @@ def read_platform(
         attempt: makes an unreadable fact unique.
         environment: as the process was given it.
         set_by_contract: names of variables that the contract decides.
+        device: UUID of the NVIDIA device that the process was given; None on the CPU, where the
+            GPU facts are not applicable.
     """
-    readers = _readers(environment, set_by_contract)
-    facts: dict[str, Any] = {}
+    readers = _readers(environment, set_by_contract, device)
+    found: dict[str, Any] = {}
     for name in FACTS:
         try:
-            facts[name] = readers[name]()
-        except (OSError, LookupError, ValueError, metadata.PackageNotFoundError) as error:
-            facts[name] = unreadable(attempt, f"{type(error).__name__}: {error}")
-    return Platform(facts)
+            found[name] = readers[name]()
+        except (OSError, LookupError, ValueError, AttributeError, EvidenceError) as error:
+            found[name] = unreadable(attempt, f"{type(error).__name__}: {error}")
+    return Platform(found)
 
 
 def _readers(
-    environment: Mapping[str, str], set_by_contract: Iterable[str]
+    environment: Mapping[str, str], set_by_contract: Iterable[str], device: str | None
 ) -> dict[str, Callable[[], Any]]:
-    readers: dict[str, Callable[[], Any]] = {name: _gpu_fact for name in GPU_FACTS}
+    readers: dict[str, Callable[[], Any]] = {name: lambda: NOT_APPLICABLE for name in GPU_FACTS}
+    if device is not None:
+        readers |= facts.readers(device)
     return readers | {
         "cpu_model": lambda: cpuinfo()["model name"],
         "cpu_isa": lambda: cpu_isa(cpuinfo()["flags"].split(), environment),
@@ -92,13 +101,6 @@ def _readers(
         "packages": packages,
         "environment": lambda: numerics_environment(environment, set_by_contract),
     }
-
-
-def _gpu_fact() -> str:
-    """On a machine with NVIDIA devices the facts must be read, and this version cannot."""
-    if NVIDIA_DEVICES.exists():
-        raise ValueError("an NVIDIA device is present and its facts cannot be read yet")
-    return NOT_APPLICABLE
 
 
 def cpuinfo() -> dict[str, str]:
@@ -141,8 +143,8 @@ def packages() -> dict[str, dict[str, str]]:
     return dict(sorted(found.items()))
 
 
-def read_unit(node_label: str) -> dict[str, str]:
-    """The device as this process sees it: on a CPU the machine and its node label.
+def read_unit(node_label: str, device: Device | None = None) -> dict[str, str]:
+    """The device as this process sees it: a GPU by its UUID, a CPU by machine and node label.
 
     A machine without a machine id (a container) is named by its host name.
     """
@@ -152,8 +154,8 @@ def read_unit(node_label: str) -> dict[str, str]:
         machine = ""
     machine = machine or f"host:{socket.gethostname()}"
     return {
-        "id": f"cpu:{machine}:{node_label}",
-        "kind": "cpu",
+        "id": f"cpu:{machine}:{node_label}" if device is None else f"gpu:{device.uuid}",
+        "kind": "cpu" if device is None else "gpu",
         "machine": machine,
         "node_label": node_label,
         "host": socket.gethostname(),

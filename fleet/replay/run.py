@@ -32,8 +32,9 @@ from fleet.evidence.tally import Tally, tally_rows
 from fleet.replay import caches, determinism, freshness, observe, pinned
 from fleet.replay.engines.protocol import Census, Engine
 from fleet.replay.engines.registry import make_engine
+from fleet.replay.gpu.watch import open_watch, require_healthy, since_boot_s
 from fleet.replay.probe import AtEntry, read_platform, read_unit
-from fleet.replay.task import ReplayTask
+from fleet.replay.task import ReplayTask, device_environment
 
 if TYPE_CHECKING:  # it brings torch, which the synthetic engine does without
     from fleet.replay.trace.session import TraceSession
@@ -98,13 +99,15 @@ def _replay(
     started = time.monotonic()
     contract = task.typed_contract()
     set_by_us = determinism.environment(contract)
-    seen.freshness = freshness.observe(task, entry, ids)
-    facts = read_platform(task.attempt, entry.environment, set_by_us)
+    watch = open_watch(task.device)
+    seen.freshness = freshness.observe(task, entry, ids, watch)
+    uuid = task.device.uuid if task.device else None
+    facts = read_platform(task.attempt, entry.environment, set_by_us, uuid)
     seen.platform = {"format": PLATFORM_FORMAT, "facts": facts.facts}
     seen.platform_sha256 = to_text(facts.digest)
-    seen.unit = dict(read_unit(task.node_label))
+    seen.unit = dict(read_unit(task.node_label, task.device))
     freshness.require_fresh(task, entry, seen.freshness)
-    freshness.require_given(entry, set_by_us)
+    freshness.require_given(entry, set_by_us | device_environment(task.device))
     pinned.execution(task, contract)
     samples, parsers = pinned.samples(task), pinned.parsers(task, contract)
     checkpoint = pinned.folder_of(task)
@@ -120,6 +123,7 @@ def _replay(
     seen.stages["checkpoint"] = task.digests["checkpoint"]
     seen.volatile["prepare_s"] = time.monotonic() - started
     kernels = _kernels(task, contract)
+    seen.freshness["device_first_used_after_s"] = since_boot_s()
     _load(task, contract, engine, on_disk.digests, seen)
     pinned.require_untouched(checkpoint, on_disk)
     seen.effective["kernel_cache_at_load"] = kernels
@@ -127,9 +131,15 @@ def _replay(
     with _tracing(task, engine, seen) as session:
         for records in observe.generate(task, contract, engine, inputs, samples, parsers, session):
             writer.add(records)
+            watch.sample()
     writer.flush()
     seen.volatile["generate_s"] = time.monotonic() - started
+    seen.volatile["peak_bytes"] = watch.peak_bytes()
+    if session is None:
+        seen.census["executed"] = engine.executed(inputs[task.arms[0]][0])
     _end(engine, seen)
+    seen.volatile["device"] = watch.close()
+    require_healthy(seen.volatile["device"])
     _require_kernels(task, contract, kernels, seen)
 
 
@@ -178,7 +188,15 @@ def _load(
     settings = engine.settings()
     seen.effective = dict(settings.effective)
     seen.warnings.extend(engine.warnings())
+    _require_place(task, seen)
     observe.require_in_force(settings, "after load")
+
+
+def _require_place(task: ReplayTask, seen: _Progress) -> None:
+    """The model runs on the kind of device that the slot has; only torch's engines have one."""
+    got, wanted = seen.effective.get("model.device"), "cuda" if task.device else "cpu"
+    if got not in (None, wanted):
+        raise AttemptVoid("placement", f"the slot is for {wanted}, the model runs on {got}")
 
 
 def _seed(contract: Contract, seed: int) -> None:

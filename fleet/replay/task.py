@@ -43,12 +43,30 @@ class TraceOrder:
 
 
 @dataclass(frozen=True)
+class Device:
+    """One NVIDIA device: a GPU, or an instance of one under MIG.
+
+    ``idle_bytes``: memory in use when the campaign began, which is what a free device shows.
+    """
+
+    uuid: str
+    name: str
+    idle_bytes: int
+
+
+def device_environment(device: Device | None) -> dict[str, str]:
+    """What shows a process its slot's device and no other: by UUID, for an index may move."""
+    return {"CUDA_VISIBLE_DEVICES": device.uuid if device else ""}
+
+
+@dataclass(frozen=True)
 class ReplayTask:
     """One attempt.
 
     ``contract`` is the model's JSON; ``digests`` the pinned content digests as ``sha256:<hex>``
     under checkpoint, dataset, tokenizer, chat_template and ``parser.<arm>``. ``sample_ids`` are the
     planned samples in dataset order; fewer than the dataset has only where no verdict is made.
+    ``device``: the one device of the slot; None for the CPU.
     """
 
     attempt: str
@@ -69,6 +87,7 @@ class ReplayTask:
     node_label: str
     predecessor: Process | None = None
     trace: TraceOrder | None = None
+    device: Device | None = None
 
     def typed_contract(self) -> Contract:
         """The contract, validated again in the process that runs it."""
@@ -94,5 +113,6 @@ class ReplayTask:
                 "arms": tuple(raw["arms"]),
                 "predecessor": predecessor,
                 "trace": TraceOrder.from_json(raw["trace"]) if raw["trace"] else None,
+                "device": Device(**raw["device"]) if raw["device"] else None,
             }
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,28 @@ def lengths_in_this_process(raw_task: dict[str, Any]) -> dict[str, list[int]]:
     from fleet.replay.preflight import prompt_lengths
 
     return prompt_lengths(ReplayTask.from_json(raw_task))
+
+
+def warm_in_this_process(raw_task: dict[str, Any]) -> dict[str, Any]:
+    """Fill the pinned kernel cache for one contract; what was compiled."""
+    from fleet.replay.prewarm import prewarm
+
+    return prewarm(ReplayTask.from_json(raw_task))
+
+
+def devices_of_this_node() -> list[dict[str, Any]]:
+    """The NVIDIA devices that a replay on this node can use; none where torch cannot.
+
+    Raises:
+        EvidenceError: cannot-observe, when the devices are there and NVML does not answer.
+    """
+    from fleet.replay.gpu.facts import cuda_of_torch
+    from fleet.replay.gpu.nvml import devices, driver_is_loaded
+
+    if not driver_is_loaded():
+        return []
+    try:
+        cuda_of_torch()
+    except LookupError:
+        return []
+    return [asdict(device) for device in devices()]

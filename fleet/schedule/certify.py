@@ -208,6 +208,7 @@ def run_request(
     landing = Landing.open(places.landing, create=True)
     # What could stop the ingest at the end is found before hours of replays, not after.
     ingest_and_publish(places.store, landing)
+    campaign.prewarm()
     follow = follow or _looking_into(request, planned, places, campaign, landing)
     try:
         ends = campaign.run(planned.slots, request.argv, follow)

@@ -33,11 +33,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
 from fleet.evidence.manifest import Process
 from fleet.replay.probe import at_entry
-from fleet.replay.task import ReplayTask
+from fleet.replay.task import Device, ReplayTask
 from fleet.replay.worker import (
     check_in_this_process,
+    devices_of_this_node,
     lengths_in_this_process,
     run_in_this_process,
+    warm_in_this_process,
 )
 from fleet.schedule.launcher import Gone, Problem
 
@@ -69,6 +71,9 @@ class _Replay:
     def check(self, raw_tasks: list[dict[str, Any]]) -> list[dict[str, str]]:
         return check_in_this_process(raw_tasks)
 
+    def warm(self, raw_task: dict[str, Any]) -> dict[str, Any]:
+        return warm_in_this_process(raw_task)
+
     def lengths(self, raw_task: dict[str, Any]) -> dict[str, list[int]]:
         return lengths_in_this_process(raw_task)
 
@@ -80,6 +85,9 @@ class _Watcher:
         from fleet.evidence.process import identity
 
         return asdict(identity())
+
+    def devices(self) -> list[dict[str, Any]]:
+        return devices_of_this_node()
 
     def sees(self, raw: dict[str, Any]) -> bool:
         from fleet.evidence.process import is_alive
@@ -134,6 +142,11 @@ class _RunningActor:
         return Gone(self._seen_alive, bool(gone), self.watcher)
 
 
+def _no_device(wanted: str, got: str) -> CannotRunError:
+    fix = "fleet doctor shows the devices; FLEET_DEVICE=cpu runs on the CPU"
+    return CannotRunError("FLEET_DEVICE", "", wanted, got, fix)
+
+
 def failure(error: RayError) -> AttemptFailed:
     """The cause that a Ray error stands for, by type."""
     text = _first_lines(error)
@@ -174,12 +187,13 @@ class RayCluster:
 
     Args:
         address: Ray address; None starts a local one that ends with this process.
+        device: ``cpu``, or the UUID of an NVIDIA device; None for the first one, or the CPU.
 
     Raises:
-        CannotRunError: when nothing answers at ``address``.
+        CannotRunError: when nothing answers at ``address``, or the node has no such device.
     """
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self, address: str | None = None, device: str | None = None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray starts workers at niceness 15: beside any other work a replay would take minutes more.
         os.environ.setdefault("RAY_worker_niceness", "0")
@@ -204,6 +218,7 @@ class RayCluster:
         self._watch_identity: dict[str, Any] = ray.get(
             self._watch.identity.remote(), timeout=START_S
         )
+        self._device = self._choose_device(device)
 
     def __enter__(self) -> RayCluster:
         return self
@@ -216,14 +231,36 @@ class RayCluster:
         chosen: dict[str, Any] = alive[0]
         return chosen
 
+    def _choose_device(self, wanted: str | None) -> Device | None:
+        if wanted == "cpu":
+            return None
+        try:
+            raw = ray.get(self._watch.devices.remote(), timeout=START_S)
+        except RayError as error:
+            raise _no_device(
+                wanted or "a device that can be observed", _first_lines(error)
+            ) from error
+        found = [Device(**each) for each in raw]
+        chosen = [each for each in found if wanted in (None, each.uuid)]
+        if wanted is not None and not chosen:
+            raise _no_device(wanted, ", ".join(each.uuid for each in found) or "none")
+        return chosen[0] if chosen else None
+
+    def device(self) -> Device | None:
+        """Chosen once, so that all replays of the campaign have one unit."""
+        return self._device
+
     def node_label(self) -> str:
         """Its label, else its host name."""
         labels = self._node.get("Labels", {})
         return str(labels.get(NODE_LABEL) or self._node["NodeManagerHostname"])
 
-    def _actor(self, cls: type, environment: Mapping[str, str], num_cpus: int) -> Any:
+    def _actor(
+        self, cls: type, environment: Mapping[str, str], num_cpus: int, num_gpus: int = 0
+    ) -> Any:
         remote = ray.remote(cls).options(
             num_cpus=num_cpus,
+            num_gpus=num_gpus,
             max_restarts=0,
             max_task_retries=0,
             runtime_env={"env_vars": dict(environment)} if environment else None,
@@ -245,6 +282,25 @@ class RayCluster:
         """Tokenise on the node, in one fresh process."""
         found = self._ask(environment, lambda actor: actor.lengths.remote(task.to_json()))
         return {arm: [int(n) for n in lengths] for arm, lengths in found.items()}
+
+    def prewarm(
+        self, task: ReplayTask, environment: Mapping[str, str], num_cpus: int, deadline_s: float
+    ) -> dict[str, Any]:
+        """In one process on the node."""
+        actor = self._actor(_Replay, environment, num_cpus, self._num_gpus(task))
+        try:
+            found: dict[str, Any] = ray.get(actor.warm.remote(task.to_json()), timeout=deadline_s)
+        except GetTimeoutError as error:
+            raise AttemptFailed("hang", f"no end within {deadline_s:g} s") from error
+        except RayError as error:
+            raise failure(error) from error
+        finally:
+            ray.kill(actor, no_restart=True)
+        return found
+
+    def _num_gpus(self, task: ReplayTask) -> int:
+        """A whole device, where Ray counts them. Which one is said by UUID, not by Ray."""
+        return int(task.device is not None and self._node["Resources"].get("GPU", 0) >= 1)
 
     def _ask(self, environment: Mapping[str, str], question: Callable[[Any], Any]) -> Any:
         actor = self._actor(_Replay, environment, num_cpus=1)
@@ -274,7 +330,7 @@ class RayCluster:
                 "unschedulable",
                 f"{num_cpus} CPUs asked, node has {self._node['Resources'].get('CPU', 0):g}",
             )
-        actor = self._actor(_Replay, environment, num_cpus)
+        actor = self._actor(_Replay, environment, num_cpus, self._num_gpus(task))
         try:
             raw = ray.get(actor.identity.remote(), timeout=deadline_s)
             seen = bool(ray.get(self._watch.sees.remote(raw), timeout=START_S))

@@ -1,11 +1,14 @@
-"""What this machine can run, and what is missing (``fleet doctor``). Changes nothing."""
+"""What this machine can run, and what is missing (``fleet doctor``).
+
+Changes nothing but, when asked to, the pinned kernel cache.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -14,10 +17,16 @@ from typing import Any
 from rich.console import Console
 
 from fleet.contract.load import list_contracts, load_contract
-from fleet.errors import UsageError
+from fleet.errors import EvidenceError, UsageError
+from fleet.evidence.landing import Landing
 from fleet.replay import probe
+from fleet.replay.gpu import nvml
+from fleet.replay.task import Device, device_environment
+from fleet.replay.worker import devices_of_this_node
 from fleet.report import screen
-from fleet.schedule.certify import Places
+from fleet.schedule.certify import Places, Request, plan_request
+from fleet.schedule.driver import Campaign
+from fleet.schedule.launcher import Launcher
 
 PACKAGES = ("ray", "torch", "transformers", "gptqmodel", "duckdb", "pyarrow", "typer", "pydantic")
 
@@ -30,6 +39,7 @@ class Findings:
     platform: dict[str, Any]
     unit: dict[str, str]
     packages: dict[str, str]
+    devices: list[dict[str, Any]] = field(default_factory=list)
     backends: dict[str, dict[str, str]] = field(default_factory=dict)
     contracts: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
@@ -39,11 +49,24 @@ class Findings:
         return {"schema": 1} | asdict(self)
 
 
-def examine(places: Places, say: Callable[[str], None]) -> Findings:
-    """Look at interpreter, packages, device facts, backends, contracts and folders."""
+def examine(places: Places, device: str | None, say: Callable[[str], None]) -> Findings:
+    """Look at interpreter, packages, devices, backends, contracts and folders.
+
+    Args:
+        places: where things are.
+        device: as ``FLEET_DEVICE`` says it; None for the first there is.
+        say: takes progress.
+    """
     say("reading the platform")
-    facts = probe.read_platform("doctor", dict(os.environ), ()).facts
-    findings = Findings(sys.version.split()[0], facts, probe.read_unit("local"), _packages())
+    devices, faults = _devices()
+    chosen = _chosen(devices, device, faults)
+    os.environ.update(device_environment(chosen))
+    uuid = chosen.uuid if chosen else None
+    facts = probe.read_platform("doctor", dict(os.environ), (), uuid).facts
+    unit = probe.read_unit("local", chosen)
+    findings = Findings(sys.version.split()[0], facts, unit, _packages())
+    findings.devices = [asdict(each) | {"chosen": each == chosen} for each in devices]
+    findings.missing += faults + (_compiler() if chosen else [])
     findings.missing += [
         f"package {n}: pip install {n}" for n, v in findings.packages.items() if not v
     ]
@@ -63,6 +86,36 @@ def examine(places: Places, say: Callable[[str], None]) -> Findings:
     return findings
 
 
+def _devices() -> tuple[list[Device], list[str]]:
+    """The NVIDIA devices of this machine, and what stands between them and a replay."""
+    try:
+        found = [Device(**raw) for raw in devices_of_this_node()]
+    except EvidenceError as error:
+        return [], [f"NVIDIA devices that can be observed: {error.text}"]
+    if not found and nvml.driver_is_loaded():
+        return [], ["torch with CUDA: NVIDIA devices are here, and replays run on the CPU"]
+    return found, []
+
+
+def _chosen(devices: list[Device], wanted: str | None, faults: list[str]) -> Device | None:
+    if wanted == "cpu":
+        return None
+    fitting = [each for each in devices if wanted in (None, each.uuid)]
+    if wanted is not None and not fitting:
+        faults.append(f"the device that FLEET_DEVICE names: {wanted}")
+    return fitting[0] if fitting else None
+
+
+def _compiler() -> list[str]:
+    """Some backends compile their kernels at first use."""
+    needed = {"nvcc": "the CUDA toolkit", "ninja": "pip install ninja"}
+    return [
+        f"{tool}, with which some backends compile their kernels: {how}"
+        for tool, how in needed.items()
+        if shutil.which(tool) is None
+    ]
+
+
 def _packages() -> dict[str, str]:
     found = {}
     for name in PACKAGES:
@@ -71,6 +124,34 @@ def _packages() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[name] = ""
     return found
+
+
+def prewarm(
+    names: Sequence[str], places: Places, launcher: Launcher, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Compile what these contracts will use; contract -> what was compiled, or why not.
+
+    Raises:
+        UsageError: a contract that cannot be resolved, or cannot run here.
+    """
+    request = Request(tuple(names), "replay")
+    planned = plan_request(request, places, say)
+    contracts = {r.name: r for r in planned.named}
+    campaign = Campaign(Landing(places.landing), launcher, contracts, places.scratch, on_event=say)
+    campaign.preflight()
+    return campaign.prewarm(every_engine=True)
+
+
+def print_prewarmed(console: Console, found: dict[str, Any]) -> None:
+    """For a person."""
+    for name, outcome in found.items():
+        if isinstance(outcome, str):
+            console.print(f"{name}: not warmed: {outcome}", markup=False, soft_wrap=True)
+        else:
+            text = f"{outcome['compiled']} files compiled, {outcome['files']} in the cache"
+            console.print(f"{name}: {text}, {outcome['seconds']:.1f} s", soft_wrap=True)
+    if not found:
+        console.print("nothing to compile: no device, or no contract with a pinned kernel cache")
 
 
 def _writable(folder: Path) -> list[str]:
@@ -105,6 +186,9 @@ def print_findings(console: Console, findings: Findings) -> None:
     for name, value in findings.platform.items():
         if name not in ("packages", "environment"):
             table.add_row(name, str(value))
+    for each in findings.devices:
+        used = f"{each['idle_bytes'] / 2**20:.0f} MiB in use"
+        table.add_row("device" + (" *" if each["chosen"] else ""), f"{each['uuid']}, {used}")
     table.add_row("environment", ", ".join(findings.platform["environment"]) or "nothing set")
     console.print(table)
     for method, backends in findings.backends.items():

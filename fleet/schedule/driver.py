@@ -23,7 +23,7 @@ from fleet.evidence.ledger import Ledger
 from fleet.evidence.manifest import Manifest, Process
 from fleet.evidence.states import RETRIED, Cause, Purpose, State
 from fleet.replay import caches, determinism
-from fleet.replay.task import ReplayTask
+from fleet.replay.task import ReplayTask, device_environment
 from fleet.schedule.interrupts import Interrupts
 from fleet.schedule.launcher import Gone, Launcher, Running
 from fleet.schedule.plan import Slot, Work
@@ -119,14 +119,45 @@ class Campaign:
         real = [t for t in tasks if t.checkpoint is not None]
         if not real:
             return
-        for problem in self.launcher.preflight(real, _WITHOUT_WEIGHTS):
+        kernels = caches.kernel_folders(caches.pinned_kernels(self.scratch))
+        environment = _WITHOUT_WEIGHTS | kernels | device_environment(self.launcher.device())
+        for problem in self.launcher.preflight(real, environment):
             where = str(self.contracts[problem.contract].loaded.path)
             raise CannotRunError(where, problem.key, problem.expected, problem.got, problem.fix)
 
     def prompt_lengths(self, name: str) -> Mapping[str, Sequence[int]]:
         """Arm -> prompt length in tokens of every sample of a contract's dataset."""
         task = self._task(_SLOT_ZERO, self.contracts[name], "0" * 16)
-        return self.launcher.prompt_lengths(task, _WITHOUT_WEIGHTS)
+        return self.launcher.prompt_lengths(task, _WITHOUT_WEIGHTS | device_environment(None))
+
+    def prewarm(self, every_engine: bool = False) -> dict[str, Mapping[str, Any] | str]:
+        """Compile what the contracts' replays will use into the pinned kernel cache, one process
+        after the other. A contract that cannot be warmed will say why in its own attempts.
+
+        Args:
+            every_engine: also engines that compile nothing as a rule.
+
+        Returns:
+            Contract -> what was compiled, or the cause why not.
+        """
+        found: dict[str, Mapping[str, Any] | str] = {}
+        for name, resolved in self.contracts.items():
+            contract = resolved.loaded.contract
+            usual = every_engine or contract.model.engine == "gptqmodel"
+            task = self._task(_SLOT_ZERO, resolved, f"prewarm-{secrets.token_hex(4)}")
+            if task.device is None or contract.determinism.kernel_cache != "pinned" or not usual:
+                continue
+            self.on_event(f"warming the kernel cache for {name}")
+            try:
+                found[name] = self.launcher.prewarm(
+                    task, self._environment(task, resolved), contract.determinism.num_threads,
+                    self.limits.replay_s,
+                )  # fmt: skip
+            except AttemptFailed as failed:
+                found[name] = str(failed)
+            self.on_event(f"kernel cache of {name}: {found[name]}")
+            shutil.rmtree(self.scratch / task.attempt, ignore_errors=True)
+        return found
 
     def _open(self, slots: Sequence[Slot], argv: Sequence[str]) -> Ledger:
         ledger = Ledger(self.landing, self.id)
@@ -192,12 +223,16 @@ class Campaign:
         return self._give_up(ledger, slot, task, state, failed or unseen)
 
     def _start(self, task: ReplayTask, resolved: Resolved) -> Running:
-        contract = resolved.loaded.contract
-        environment = determinism.environment(contract)
-        environment |= caches.environment(contract, self.scratch, task.attempt)
-        environment["FLEET_NONCE"] = task.attempt
-        threads = contract.determinism.num_threads
+        threads = resolved.loaded.contract.determinism.num_threads
+        environment = self._environment(task, resolved)
         return self.launcher.start(task, environment, threads, self.limits.start_s)
+
+    def _environment(self, task: ReplayTask, resolved: Resolved) -> dict[str, str]:
+        """What the process is given before it starts; the nonce keeps cached workers out."""
+        contract = resolved.loaded.contract
+        environment = determinism.environment(contract) | device_environment(task.device)
+        environment |= caches.environment(contract, self.scratch, task.attempt)
+        return environment | {"FLEET_NONCE": task.attempt}
 
     def _unacceptable(self, task: ReplayTask, digest: str) -> AttemptFailed | None:
         """The manifest on disk must be the one the process says it wrote."""
@@ -249,6 +284,7 @@ class Campaign:
             "purpose": task.purpose,
             "vary": [],
             "node": task.node_label,
+            "device": asdict(task.device) if task.device else None,
             "num_samples": len(task.sample_ids),
             "sample_ids": task.sample_ids,
             "arms": list(task.arms),
@@ -277,6 +313,7 @@ class Campaign:
             node_label=self.launcher.node_label(),
             predecessor=self._last,
             trace=work.trace,
+            device=None if contract.model.engine == "synthetic" else self.launcher.device(),
         )
 
 

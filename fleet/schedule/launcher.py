@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fleet.evidence.manifest import Process
-from fleet.replay.task import ReplayTask
+from fleet.replay.task import Device, ReplayTask
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,18 @@ class Launcher(Protocol):
 
     def node_label(self) -> str:
         """Label of the node that attempts are started on."""
+
+    def device(self) -> Device | None:
+        """The NVIDIA device that attempts are given; None where they run on the CPU."""
+
+    def prewarm(
+        self, task: ReplayTask, environment: Mapping[str, str], num_cpus: int, deadline_s: float
+    ) -> Mapping[str, Any]:
+        """Compile a contract's kernels in one process that is no attempt.
+
+        Raises:
+            AttemptFailed: with its cause.
+        """
 
     def prompt_lengths(
         self, task: ReplayTask, environment: Mapping[str, str]

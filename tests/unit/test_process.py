@@ -16,6 +16,7 @@ from fleet.errors import AttemptVoid, EvidenceError
 from fleet.evidence import process
 from fleet.evidence.manifest import Process
 from fleet.replay import caches, freshness
+from fleet.replay.gpu.watch import HostWatch
 from fleet.replay.probe import AtEntry, at_entry
 from fleet.replay.task import ReplayTask
 from tests.campaigns import CONTRACT, planned_in, write_configs, write_contract
@@ -126,7 +127,7 @@ def entry(task: ReplayTask, imported: tuple[str, ...] = (), **environment: str) 
 
 def judged(task: ReplayTask, seen: AtEntry) -> str:
     try:
-        freshness.require_fresh(task, seen, freshness.observe(task, seen, {}))
+        freshness.require_fresh(task, seen, freshness.observe(task, seen, {}, HostWatch()))
     except AttemptVoid as ended:
         return f"{ended.code}: {ended.text}"
     return "fresh"

@@ -175,6 +175,24 @@ class CausalEngine(abc.ABC):
             new = whole[:, ids.shape[1] :].tolist()
             return [self._generation(row, tokens) for row, tokens in enumerate(new)]
 
+    def executed(self, sample: Prepared) -> Mapping[str, Mapping[str, int]]:
+        """See the protocol. What is generated here is no evidence and is dropped."""
+        if self._device.type != "cuda":
+            return {}
+        from fleet.replay.engines.executed import by_phase
+
+        ids, mask = self._padded([sample])
+
+        def generate(num_tokens: int) -> None:
+            config = self._explicit_config()
+            config.max_new_tokens = config.min_new_tokens = num_tokens
+            self._model.generate(inputs=ids, attention_mask=mask, generation_config=config)
+
+        with _memory_errors(), torch.inference_mode():
+            found = by_phase(generate)
+        self._steps = StepLog()
+        return found
+
     def _padded(self, batch: Sequence[Prepared]) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and mask (rows, longest prompt) on the slot's device."""
         longest = max(len(p.prompt_ids) for p in batch)
@@ -229,6 +247,7 @@ class CausalEngine(abc.ABC):
         return {
             "model.class": type(self._model).__name__,
             "model.config": decoding.config_digest(self._model.config),
+            "model.device": self._device.type,
             "model.dtype": str(self._model.dtype).removeprefix("torch."),
             "model.parameter_dtypes": _dtypes(modules),
             "model.attention": self._model.config._attn_implementation,

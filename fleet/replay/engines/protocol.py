@@ -131,5 +131,9 @@ class Engine(Protocol):
     def generate(self, batch: Sequence[Prepared]) -> list[Generation]:
         """Run one batch, padded as the contract says."""
 
+    def executed(self, sample: Prepared) -> Mapping[str, Mapping[str, int]]:
+        """Phase (prefill, decode) -> kernel name -> launches, on a device; empty on a CPU. Runs the
+        sample again, so it is asked for when all samples have run."""
+
     def warnings(self) -> list[str]:
         """What a person should know and what changes no verdict; after ``load``."""

@@ -80,6 +80,10 @@ class SyntheticEngine:
         """Digest of Python's generator state."""
         return hashlib.sha256(repr(random.getstate()).encode()).digest()
 
+    def executed(self, sample: Prepared) -> Mapping[str, Mapping[str, int]]:
+        """None: no device."""
+        return {}
+
     def warnings(self) -> list[str]:
         """None."""
         return []
