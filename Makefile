@@ -1,6 +1,7 @@
 # make certify   set up and run the main job       make test         set up and pass the tests
 # make install   only set up                       make certify-full  the 191-question contracts
 # make bench     benchmarks                        make test-slow    what is too long for CI
+# make test-gpu  what needs a CUDA device, with the python that has its torch (PYTHON=...)
 PYTHON ?= python3
 PIP_TORCH ?=
 VENV := .venv
@@ -9,7 +10,7 @@ STAMP := $(VENV)/installed
 QUICK := smollm2-bf16 smollm2-awq-aten tiny-awq-torch tiny-awq-aten control-racy
 FULL := smollm2-bf16-full smollm2-awq-aten-full
 
-.PHONY: install certify certify-full test test-slow bench lint clean
+.PHONY: install certify certify-full test test-slow test-gpu bench lint clean
 
 install: $(STAMP)
 
@@ -42,6 +43,9 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+test-gpu:
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m pytest -m gpu tests/gpu
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench

@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
+import os
 import random
 import struct
 from collections import Counter
@@ -33,6 +34,7 @@ from fleet.replay.engines.logits import StepLog
 from fleet.replay.engines.protocol import Census, Generation, Prepared, Settings
 from fleet.replay.engines.tokenization import Tokenization
 from fleet.replay.inject import inject
+from fleet.replay.objects import built_here
 
 
 def slot_device() -> torch.device:
@@ -153,6 +155,7 @@ class CausalEngine(abc.ABC):
             requires_grad=[n for n, p in model.named_parameters() if p.requires_grad],
             num_parameters=sum(p.numel() for p in model.parameters()),
             injected=injected,
+            objects=built_here(os.environ),
         )
 
     def _explicit_config(self) -> Any:

@@ -59,7 +59,8 @@ class Census:
     computed buffer. ``altered``: loaded tensors that bear a checkpoint tensor's name and not its
     bytes (a kernel's own repacking, declared in ``repacked``, left out). ``missing``: checkpoint
     tensors that nothing was loaded from. ``off_device``: tensors placed elsewhere than the slot.
-    ``injected``: where a control's fault was put.
+    ``injected``: where a control's fault was put. ``objects``: shared objects that were built on
+    this machine and are loaded, with their digests.
     """
 
     classes: Mapping[str, int] = field(default_factory=dict)
@@ -74,6 +75,7 @@ class Census:
     requires_grad: Sequence[str] = ()
     num_parameters: int = 0
     injected: str | None = None
+    objects: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
