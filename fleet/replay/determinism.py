@@ -55,6 +55,9 @@ def environment(contract: Contract) -> dict[str, str]:
         # The hub could answer with newer files than those digested. huggingface_hub,
         # "Environment variables".
         "HF_HUB_OFFLINE": "1",
+        # A kernel whose sources are fetched at first use would differ with the day, and asks the
+        # network without a deadline. gptqmodel, utils/machete.py.
+        "GPTQMODEL_OFFLINE": "1",
     }
     if not wanted.allow_tf32:
         # A node's own 1 would force TF32 on under every torch flag, and a variable cannot be

@@ -46,6 +46,9 @@ from fleet.schedule.launcher import Gone, Problem
 NODE_LABEL = "fleet.dev/node"
 """Node label that names a unit; a node without it is named by its host name."""
 
+PREFLIGHT_S = 1800.0
+"""How long a preflight may take: asking some backends whether they run compiles their kernels."""
+
 START_S = 120.0
 """How long a helper actor (watcher, preflight) may take to answer for the first time."""
 
@@ -305,7 +308,7 @@ class RayCluster:
     def _ask(self, environment: Mapping[str, str], question: Callable[[Any], Any]) -> Any:
         actor = self._actor(_Replay, environment, num_cpus=1)
         try:
-            return ray.get(question(actor), timeout=600)
+            return ray.get(question(actor), timeout=PREFLIGHT_S)
         except RayError as error:
             raise CannotRunError(
                 "preflight",

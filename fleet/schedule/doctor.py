@@ -19,7 +19,7 @@ from rich.console import Console
 from fleet.contract.load import list_contracts, load_contract
 from fleet.errors import EvidenceError, UsageError
 from fleet.evidence.landing import Landing
-from fleet.replay import probe
+from fleet.replay import caches, probe
 from fleet.replay.gpu import nvml
 from fleet.replay.task import Device, device_environment
 from fleet.replay.worker import devices_of_this_node
@@ -80,7 +80,9 @@ def examine(places: Places, device: str | None, say: Callable[[str], None]) -> F
     for folder in (places.store.parent, places.landing):
         findings.missing += _writable(folder)
     if findings.packages["gptqmodel"]:
-        say("asking gptqmodel which backends run here")
+        say("asking gptqmodel which backends run here; on a GPU some are compiled for that, once")
+        os.environ.update(caches.kernel_folders(caches.pinned_kernels(places.scratch)))
+        os.environ["GPTQMODEL_OFFLINE"] = "1"
         findings.backends = _backends()
     findings.contracts = {name: _contract(name, places) for name in list_contracts(places.search)}
     return findings

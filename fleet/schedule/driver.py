@@ -327,7 +327,11 @@ def _told(slot: Slot, task: ReplayTask) -> str:
 
 
 _SLOT_ZERO = Slot(0, "", 0, "named")
-_WITHOUT_WEIGHTS = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+_WITHOUT_WEIGHTS = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "GPTQMODEL_OFFLINE": "1",
+}
 """Environment of a process that prepares inputs and loads nothing."""
 _INTERRUPTED = AttemptFailed("driver-gone", "the driver was interrupted")
 
