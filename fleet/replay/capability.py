@@ -212,8 +212,8 @@ def _device() -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """gptqmodel logs to standard output, which belongs to whoever asked."""
-    with contextlib.redirect_stdout(io.StringIO()):
+    """gptqmodel logs to both streams, which belong to whoever asked."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 
 
