@@ -145,8 +145,8 @@ def _scales(label: str, groups: int, outputs: int, exponent: int) -> npt.NDArray
 
     drawn = Stream(label).take(groups * outputs).astype(np.float32)
     steps = np.floor(drawn / np.float32(2)) + np.float32(128)
-    scales = steps * np.float32(2.0 ** (exponent - 8))
-    return scales.reshape(groups, outputs).astype(np.float16, copy=False)
+    scales: npt.NDArray[np.float32] = steps * np.float32(2.0 ** (exponent - 8))
+    return scales.astype(np.float16).reshape(groups, outputs)
 
 
 def _rows(name: str, size: Size, exponent: int, change: Change | None = None) -> torch.Tensor:
