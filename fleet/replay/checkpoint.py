@@ -16,6 +16,7 @@ from pathlib import Path
 from fleet.contract.canonical import digest_json, to_text
 from fleet.contract.model import Model
 from fleet.errors import CheckpointError
+from fleet.replay import demo
 from fleet.replay.checkpoint_tensors import checkpoint_digest, tensor_digests, weight_files
 from fleet.replay.checkpoint_text import (
     chat_template,
@@ -25,7 +26,6 @@ from fleet.replay.checkpoint_text import (
     require_usable,
     tokenizer_digest,
 )
-from fleet.replay.demo import DEMOS, FORMAT, Builder, Content, require_expected
 
 __all__ = [
     "chat_template",
@@ -96,9 +96,8 @@ def existing(model: Model, near: Path, cache: Path) -> Path | None:
     kind, _, name = model.checkpoint.partition(":")
     if kind == "hf" or model.checkpoint == f"demo:{SYNTHETIC}":
         return None
-    folder = (
-        cache / "demo" / f"{name}-{FORMAT}" if kind == "demo" else near / Path(name).expanduser()
-    )
+    made = kind == "demo"
+    folder = cache / "demo" / demo.find(name).folder if made else near / Path(name).expanduser()
     return folder.resolve() if folder.is_dir() else None
 
 
@@ -125,39 +124,35 @@ def _stat(folder: Path, paths: Iterable[Path]) -> str:
 
 
 def _demo(name: str, cache: Path, report: Report) -> Path:
-    if name not in DEMOS:
-        known = ", ".join(f"demo:{known}" for known in (*DEMOS, SYNTHETIC))
-        raise CheckpointError(
-            f"demo:{name}", "", f"one of {known}", "an unknown name", "correct [model] checkpoint"
-        )
-    folder = cache / "demo" / f"{name}-{FORMAT}"
+    wanted = demo.find(name)
+    folder = cache / "demo" / wanted.folder
     if not folder.is_dir():
         try:
-            _make(name, DEMOS[name], folder, report)
+            _make(wanted, folder, report)
         except OSError as error:
-            fix = "set FLEET_CACHE to a writable folder with 600 MB of room"
+            fix = "set FLEET_CACHE to a writable folder with 600 MB of room (28 layers: 6 GB)"
             raise CheckpointError(
                 str(folder), "", "a folder that can be written", str(error), fix
             ) from error
     return folder
 
 
-def _make(name: str, build: Builder, folder: Path, report: Report) -> None:
-    """Build under another name, flush to disk, check, rename. Of two makers the first wins."""
+def _make(wanted: demo.Demo, folder: Path, report: Report) -> None:
+    """Build under another name, check, flush to disk, rename. Of two makers the first wins."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        build(temporary, report)
-        require_expected(name, content(temporary))
+        wanted.build(temporary, report)
+        demo.accept(wanted.name, temporary, content(temporary))
         _flush(temporary)
         _publish(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def content(folder: Path) -> Content:
+def content(folder: Path) -> demo.Content:
     """The digests of a folder that a contract's identity is made from."""
-    return Content(
+    return demo.Content(
         checkpoint=to_text(checkpoint_digest(tensor_digests(folder))),
         tokenizer=to_text(tokenizer_digest(folder)),
         chat_template=to_text(chat_template_digest(folder)),

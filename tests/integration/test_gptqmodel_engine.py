@@ -15,7 +15,6 @@ import torch
 from fleet.errors import AttemptFailed, ContractError
 from fleet.replay import capability
 from fleet.replay.engines.gptqmodel import GPTQModelEngine
-from tests.integration import gptq_checkpoint
 from tests.integration.engine_cases import (
     contract,
     edit,
@@ -79,8 +78,8 @@ def test_a_backend_is_stable_and_its_weights_do_not_change_in_use(
 
 
 @pytest.mark.parametrize("backend", ["gptq_torch_aten", "gptq_torch_fused"])
-def test_gptq_is_run_by_the_same_engine(folder: Path, tmp_path: Path, backend: str) -> None:
-    gptq = gptq_checkpoint.make(folder, tmp_path / "gptq")
+def test_gptq_is_run_by_the_same_engine(demo: Demo, backend: str) -> None:
+    gptq = demo("tiny-llama-gptq")
     rule = contract(**quantised(backend, method="gptq"))
     assert capability.cannot_run(rule, gptq) == []
     engine = GPTQModelEngine(rule, gptq)

@@ -399,7 +399,7 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
     """Puts one small checkpoint on offer, pinned to what ``folder_with`` writes."""
     pinned = checkpoint.content(folder_with(tmp_path / "pinned"))
     monkeypatch.setattr(demo, "EXPECTED", {"small": pinned})
-    return lambda build: monkeypatch.setattr(checkpoint, "DEMOS", {"small": build})
+    return lambda build: monkeypatch.setattr(demo, "DEMOS", {"small": build})
 
 
 def get(tmp_path: Path) -> Path | None:

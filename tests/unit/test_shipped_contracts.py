@@ -9,6 +9,7 @@ import pytest
 from fleet.contract import load
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+SHAPED = ("qwen2-7b-shapes-awq", "qwen2-7b-shapes-awq-marlin")
 
 
 @pytest.mark.parametrize("name", load.list_contracts([CONFIGS]))
@@ -20,7 +21,7 @@ def test_every_shipped_contract_loads(name: str) -> None:
 
 
 def test_a_full_contract_differs_from_its_base_in_the_dataset_only() -> None:
-    for name in ("smollm2-bf16", "smollm2-awq-aten"):
+    for name in ("smollm2-bf16", "smollm2-awq-aten", *SHAPED):
         quick = load.load_contract(name, [CONFIGS]).contract.model_dump()
         full = load.load_contract(f"{name}-full", [CONFIGS]).contract.model_dump()
         assert full.pop("dataset")["name"] == "choices-191"
@@ -40,14 +41,38 @@ def test_the_controls_are_twins_but_for_the_order_of_a_sum(suffix: str) -> None:
     assert racy == clean
 
 
-def test_one_checkpoint_under_two_backends_differs_in_the_backend_only() -> None:
-    a, b = (
-        load.load_contract(f"tiny-awq-{backend}", [CONFIGS]).contract.model_dump()
-        for backend in ("torch", "aten")
-    )
-    backends = {table["quantization"].pop("backend") for table in (a, b)}
-    assert backends == {"awq_torch", "awq_torch_aten"}
+@pytest.mark.parametrize(
+    ("names", "backends"),
+    [
+        (("tiny-awq-torch", "tiny-awq-aten"), ("awq_torch", "awq_torch_aten")),
+        (("tiny-gptq-torch", "tiny-gptq-aten"), ("gptq_torch", "gptq_torch_aten")),
+        (SHAPED, ("awq_torch", "awq_marlin")),
+    ],
+)
+def test_one_checkpoint_under_two_backends_differs_in_the_backend_only(
+    names: tuple[str, str], backends: tuple[str, str]
+) -> None:
+    a, b = (load.load_contract(name, [CONFIGS]).contract.model_dump() for name in names)
+    assert tuple(table["quantization"].pop("backend") for table in (a, b)) == backends
     assert a == b
+
+
+def test_one_model_in_two_formats_differs_in_the_format_and_its_kernels_only() -> None:
+    awq, gptq = (
+        load.load_contract(f"qwen2-7b-shapes-{form}", [CONFIGS]).contract.model_dump()
+        for form in ("awq", "gptq")
+    )
+    assert {table["model"].pop("checkpoint") for table in (awq, gptq)} == {
+        "demo:qwen2-7b-shapes-awq",
+        "demo:qwen2-7b-shapes-gptq",
+    }
+    quantised = [table.pop("quantization") for table in (awq, gptq)]
+    assert [(q["method"], q["bits"], q["group_size"]) for q in quantised] == [
+        ("awq", 4, 128),
+        ("gptq", 4, 128),
+    ]
+    assert [table["determinism"].pop("kernel_cache") for table in (awq, gptq)] == ["pinned", "cold"]
+    assert awq == gptq
 
 
 def test_shipped_contracts_write_every_determinism_key_out() -> None:

@@ -1,21 +1,27 @@
 """Checkpoints that are made here: nothing to download, the same bits on every machine.
 
-``DEMOS`` maps a name (as in ``checkpoint = "demo:<name>"``) to a builder that fills an empty
+:func:`find` turns a name (as in ``checkpoint = "demo:<name>"``) into a builder that fills an empty
 folder. Builders know no cache: the caller gives them a folder and publishes it when they are done.
+What a folder must hold is pinned in ``EXPECTED``; where parameters leave too many checkpoints to
+pin, the maker records the content in the folder, and every later use is held against that.
 torch is imported when a builder runs, never before.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import fleet.replay.demo.qwen2_shapes as qwen2_shapes
 import fleet.replay.demo.smollm2 as smollm2
 import fleet.replay.demo.tiny_llama as tiny_llama
 import fleet.replay.demo.tiny_moe as tiny_moe
 import fleet.replay.demo.tiny_qwen2 as tiny_qwen2
 from fleet.errors import CheckpointError
+from fleet.replay.demo import parameters, writing
 
 Report = Callable[[str], None]
 Builder = Callable[[Path, Report], None]
@@ -26,11 +32,55 @@ FORMAT = 1
 DEMOS: Mapping[str, Builder] = {
     "tiny-llama-bf16": tiny_llama.build_bf16,
     "tiny-llama-awq": tiny_llama.build_awq,
+    "tiny-llama-gptq": tiny_llama.build_gptq,
     "tiny-qwen2-bf16": tiny_qwen2.build_bf16,
     "tiny-moe-bf16": tiny_moe.build_bf16,
     "smollm2-135m": smollm2.build_bf16,
     "smollm2-135m-awq": smollm2.build_awq,
 }
+
+SHAPED: Mapping[str, qwen2_shapes.Method] = {
+    "qwen2-7b-shapes-awq": "awq",
+    "qwen2-7b-shapes-gptq": "gptq",
+}
+"""Those whose name may carry :data:`fleet.replay.demo.qwen2_shapes.PARAMETERS`."""
+
+RECORD = "made.json"
+"""The file of a folder that says what was made, where no pin in code does."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """``name``: the one spelling of what was asked for, a key of ``EXPECTED`` where pinned."""
+
+    name: str
+    build: Builder
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder in the cache."""
+        word = self.name.replace("?", "-").replace("&", "-").replace("=", "")
+        return f"{word}-{FORMAT}"
+
+
+def find(name: str) -> Demo:
+    """The demo checkpoint of this name.
+
+    Raises:
+        CheckpointError: an unknown name, or a parameter that it does not take.
+    """
+    base = name.partition("?")[0]
+    if base in SHAPED:
+        _, values = parameters.parse(name, qwen2_shapes.PARAMETERS)
+        size = qwen2_shapes.Size(**values)
+        build = functools.partial(qwen2_shapes.build, method=SHAPED[base], size=size)
+        return Demo(parameters.canonical(base, values, qwen2_shapes.PARAMETERS), build)
+    if base in DEMOS:
+        parameters.parse(name, {})
+        return Demo(base, DEMOS[base])
+    known = ", ".join(f"demo:{known}" for known in (*DEMOS, *SHAPED, "synthetic"))
+    fix = "correct [model] checkpoint"
+    raise CheckpointError(f"demo:{name}", "", f"one of {known}", "an unknown name", fix)
 
 
 @dataclass(frozen=True)
@@ -78,18 +128,80 @@ EXPECTED: Mapping[str, Content] = {
         _SMOLLM2_TOKENIZER,
         _SMOLLM2_TEMPLATE,
     ),
+    "tiny-llama-gptq": Content(
+        "sha256:264d1a42db31abfd0b7dc832edcf1c4a5b05107eb63f07c57b1110294a776eaa",
+        _TINY_TOKENIZER,
+        _NO_TEMPLATE,
+    ),
+    "qwen2-7b-shapes-awq?layers=1&vocabulary=4096": Content(
+        "sha256:ebc59b236dbded139fc402f908c9db8f89826e4575650919038d87e454550798",
+        _TINY_TOKENIZER,
+        _NO_TEMPLATE,
+    ),
+    "qwen2-7b-shapes-awq?layers=2&vocabulary=4096": Content(
+        "sha256:96380e6eab107c923e834414ded7978ec81dc54ea384418dc6571e4743a1dab8",
+        _TINY_TOKENIZER,
+        _NO_TEMPLATE,
+    ),
+    "qwen2-7b-shapes-awq?layers=4&vocabulary=4096": Content(
+        "sha256:2b3e73c9946cb136bb19a478264f8f91c9f80ace849077d22b05f9ccc1a14850",
+        _TINY_TOKENIZER,
+        _NO_TEMPLATE,
+    ),
+    "qwen2-7b-shapes-gptq?layers=1&vocabulary=4096": Content(
+        "sha256:df21e88f93a1c3047b582aa6aafcc46a97ba155b17a5bf793edd7f9633d4460f",
+        _TINY_TOKENIZER,
+        _NO_TEMPLATE,
+    ),
+    "qwen2-7b-shapes-gptq?layers=2&vocabulary=4096": Content(
+        "sha256:538cf1a7a1f7f8add51336bd6af2177f44dac739112e334cbe5163728abfcbc6",
+        _TINY_TOKENIZER,
+        _NO_TEMPLATE,
+    ),
+    "qwen2-7b-shapes-gptq?layers=4&vocabulary=4096": Content(
+        "sha256:5c0423f57013d10ad2c54eb9e9b2784bdc3408f612ed07bc0009f88896556701",
+        _TINY_TOKENIZER,
+        _NO_TEMPLATE,
+    ),
 }
 """Every step of the builders is exact, so these hold on every machine."""
 
 
-def require_expected(name: str, found: Content) -> None:
-    """Refuse a demo checkpoint whose content is not the pinned one.
+def accept(name: str, folder: Path, made: Content) -> None:
+    """Hold a folder just made against its pin, or record what it holds where there is none.
 
     Raises:
-        CheckpointError: naming the digest that differs.
+        CheckpointError: naming the digest that differs from the pinned one.
     """
-    for key, wanted in asdict(EXPECTED[name]).items():
-        got = asdict(found)[key]
-        if got != wanted:
-            fix = "report this machine (fleet doctor): the same steps gave other bits here"
-            raise CheckpointError(f"demo:{name}", key, wanted, got, fix)
+    if name not in EXPECTED:
+        writing.write_json(folder / RECORD, asdict(made))
+        return
+    fix = "report this machine (fleet doctor): the same steps gave other bits here"
+    _require(f"demo:{name}", asdict(EXPECTED[name]), asdict(made), fix)
+
+
+def require_as_made(name: str, folder: Path, found: Mapping[str, str]) -> None:
+    """Refuse a cached folder that does not hold what was pinned or recorded.
+
+    Raises:
+        CheckpointError: naming the digest that differs, or the record that is not there.
+    """
+    fix = f"delete {folder}; it is made anew at the next call"
+    canonical = find(name).name
+    pinned = EXPECTED.get(canonical)
+    wanted = _recorded(folder, fix) if pinned is None else asdict(pinned)
+    _require(str(folder), wanted, found, fix)
+
+
+def _recorded(folder: Path, fix: str) -> dict[str, str]:
+    try:
+        return asdict(Content(**json.loads((folder / RECORD).read_bytes())))
+    except (OSError, ValueError, TypeError) as error:
+        expected = "the digests of what was made"
+        raise CheckpointError(str(folder), RECORD, expected, str(error), fix) from error
+
+
+def _require(where: str, wanted: Mapping[str, str], got: Mapping[str, str], fix: str) -> None:
+    for key, digest in wanted.items():
+        if got[key] != digest:
+            raise CheckpointError(where, key, digest, got[key], fix)

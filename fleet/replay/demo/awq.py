@@ -11,7 +11,7 @@ bits are the same on every CPU. Knows no calibration: it is no method to judge a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fleet.replay.demo.rounding import round_to_bfloat16
@@ -21,35 +21,45 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
+    Pack = Callable[[torch.Tensor], dict[str, torch.Tensor]]
+
 BITS = 4
 GROUP_SIZE = 64
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 _MAX = 2**BITS - 1
-_MIN_SCALE = 2.0**-14  # the smallest normal float16
+MIN_SCALE = 2.0**-14  # the smallest normal float16
 
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-def quantization_config() -> dict[str, Any]:
+def quantization_config(group_size: int = GROUP_SIZE) -> dict[str, Any]:
     """The ``quantization_config`` of a packed checkpoint's config.json."""
     return {
         "quant_method": "awq",
         "version": "gemm",
         "bits": BITS,
-        "group_size": GROUP_SIZE,
+        "group_size": group_size,
         "zero_point": True,
         "modules_to_not_convert": ["lm_head"],
     }
 
 
-def pack_checkpoint(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Pack every decoder linear; embeddings, norms and lm_head stay as they are."""
+def pack_checkpoint(
+    tensors: Mapping[str, torch.Tensor], pack: Pack | None = None
+) -> dict[str, torch.Tensor]:
+    """Pack every decoder linear; embeddings, norms and lm_head stay as they are.
+
+    Args:
+        tensors: the whole checkpoint.
+        pack: how one weight is packed; :func:`pack_linear` if left out.
+    """
+    one = pack or pack_linear
     packed: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         module = name.removesuffix(".weight")
         if module.rpartition(".")[2] in LINEARS:
-            parts = pack_linear(tensor)
+            parts = one(tensor)
             packed.update({f"{module}.{part}": value for part, value in parts.items()})
         else:
             packed[name] = tensor
@@ -82,7 +92,7 @@ def quantise(
     low = np.minimum(groups.min(axis=1), np.float32(0))
     high = np.maximum(groups.max(axis=1), np.float32(0))
     spread = (high - low) / np.float32(_MAX)
-    scales = np.maximum(round_to_bfloat16(spread), np.float32(_MIN_SCALE))
+    scales = np.maximum(round_to_bfloat16(spread), np.float32(MIN_SCALE))
     zeros = np.clip(np.rint(-low / scales), 0, _MAX)
     codes = np.clip(np.rint(groups / scales[:, None]) + zeros[:, None], 0, _MAX)
     flat = codes.reshape(-1, weight.shape[0])

@@ -1,4 +1,4 @@
-"""``demo:tiny-llama-bf16`` and ``demo:tiny-llama-awq``: a Llama small enough for every test.
+"""``demo:tiny-llama-bf16``, ``-awq`` and ``-gptq``: a Llama small enough for every test.
 
 Knows what is Llama's own; the rest is :mod:`fleet.replay.demo.tiny`.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fleet.replay.demo import awq, tiny
+from fleet.replay.demo import awq, gptq, tiny
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +26,13 @@ def build_awq(folder: Path, report: Callable[[str], None]) -> None:
     report("making demo:tiny-llama-awq")
     config = _config() | {"quantization_config": awq.quantization_config()}
     tiny.write(folder, awq.pack_checkpoint(_tensors()), config)
+
+
+def build_gptq(folder: Path, report: Callable[[str], None]) -> None:
+    """Fill the empty ``folder`` with the same model, packed symmetrically: other weights."""
+    report("making demo:tiny-llama-gptq")
+    config = _config() | {"quantization_config": gptq.quantization_config()}
+    tiny.write(folder, awq.pack_checkpoint(_tensors(), gptq.pack_linear), config)
 
 
 def _tensors() -> dict[str, torch.Tensor]:
