@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.contract.load import list_contracts
+from fleet.contract.load import has_contract, list_contracts, load_contract
+from fleet.contract.variant import variant_of
 from fleet.errors import ContractError
 from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
@@ -102,7 +103,7 @@ def _code(row: StatusRow) -> int:
 
 
 def _untested(name: str, note: str, had_evidence: bool, search: Sequence[Path]) -> StatusRow:
-    if not had_evidence and name not in list_contracts(search):
+    if not had_evidence and not has_contract(name, search):
         raise ContractError(
             "status",
             name,
@@ -110,6 +111,8 @@ def _untested(name: str, note: str, had_evidence: bool, search: Sequence[Path]) 
             "neither has it",
             "fleet status (without a name) lists all",
         )
+    if not had_evidence and variant_of(name) is not None:
+        load_contract(name, search)  # a backend that the contract cannot have is no contract
     return StatusRow(name, "", "", "", "UNTESTED", None, None, f"{note}: fleet certify {name}")
 
 
