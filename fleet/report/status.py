@@ -86,7 +86,7 @@ def status_rows(
         if not current:
             rows.append(_untested(name, note, bool(ours), search))
         for asked in current:
-            rows.extend(_rows_of(answers, asked, controls, facts, now_s))
+            rows.extend(rows_of(answers, asked, controls, facts, now_s))
     return rows
 
 
@@ -116,13 +116,14 @@ def _untested(name: str, note: str, had_evidence: bool, search: Sequence[Path]) 
     return StatusRow(name, "", "", "", "UNTESTED", None, None, f"{note}: fleet certify {name}")
 
 
-def _rows_of(
+def rows_of(
     answers: Answers,
     asked: Asked,
     controls: ControlsByCampaign,
     facts: Mapping[str, Any],
     now_s: float,
 ) -> list[StatusRow]:
+    """Where one contract stands on each platform that it has evidence of."""
     summaries = queries.summaries(answers.store.con, execution_id=asked.execution_id)
     if asked.expect is not None and asked.expect.culprit is not None:
         return [_traced_control(answers, asked, summaries, facts, now_s)]

@@ -32,9 +32,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
 from fleet.evidence.manifest import Process
+from fleet.replay.backends import Backend
 from fleet.replay.probe import at_entry
 from fleet.replay.task import ReplayTask
 from fleet.replay.worker import (
+    backends_in_this_process,
     check_in_this_process,
     lengths_in_this_process,
     run_in_this_process,
@@ -68,6 +70,9 @@ class _Replay:
 
     def check(self, raw_tasks: list[dict[str, Any]]) -> list[dict[str, str]]:
         return check_in_this_process(raw_tasks)
+
+    def backends(self, raw_task: dict[str, Any]) -> list[dict[str, Any]]:
+        return backends_in_this_process(raw_task)
 
     def lengths(self, raw_task: dict[str, Any]) -> dict[str, list[int]]:
         return lengths_in_this_process(raw_task)
@@ -245,6 +250,11 @@ class RayCluster:
         """Tokenise on the node, in one fresh process."""
         found = self._ask(environment, lambda actor: actor.lengths.remote(task.to_json()))
         return {arm: [int(n) for n in lengths] for arm, lengths in found.items()}
+
+    def backends(self, task: ReplayTask, environment: Mapping[str, str]) -> list[Backend]:
+        """Ask the node in one fresh process."""
+        found = self._ask(environment, lambda actor: actor.backends.remote(task.to_json()))
+        return [Backend(**raw) for raw in found]
 
     def _ask(self, environment: Mapping[str, str], question: Callable[[Any], Any]) -> Any:
         actor = self._actor(_Replay, environment, num_cpus=1)

@@ -23,6 +23,7 @@ from fleet.evidence.ledger import Ledger
 from fleet.evidence.manifest import Manifest, Process
 from fleet.evidence.states import RETRIED, Cause, Purpose, State
 from fleet.replay import caches, determinism
+from fleet.replay.backends import Backend
 from fleet.replay.task import ReplayTask
 from fleet.schedule.interrupts import Interrupts
 from fleet.schedule.launcher import Gone, Launcher, Running
@@ -127,6 +128,11 @@ class Campaign:
         """Arm -> prompt length in tokens of every sample of a contract's dataset."""
         task = self._task(_SLOT_ZERO, self.contracts[name], "0" * 16)
         return self.launcher.prompt_lengths(task, _WITHOUT_WEIGHTS)
+
+    def backends(self, name: str) -> Sequence[Backend]:
+        """What the node says of every backend of a contract's quantisation method."""
+        task = self._task(_SLOT_ZERO, self.contracts[name], "0" * 16)
+        return self.launcher.backends(task, _WITHOUT_WEIGHTS)
 
     def _open(self, slots: Sequence[Slot], argv: Sequence[str]) -> Ledger:
         ledger = Ledger(self.landing, self.id)
