@@ -1,7 +1,7 @@
 """What a person sees of a sweep: one table, what cannot run and why, and the fastest that PASSes.
 
 Reads the document that ``--json`` gives, so that both say the same. Where the columns do not fit,
-what names a backend's verdict and speed stays in the table, and kernels and culprits go below it.
+a backend's verdict and figures stay in the table, and kernels and culprits go below it.
 Holds no rule.
 """
 
@@ -18,8 +18,8 @@ from fleet.report import screen
 from fleet.report.screen import COLOURS
 from fleet.report.trace_view import place_of
 
-WIDE = 120
-"""From this many columns on, all is in the table; its lines would take 33 columns of their own."""
+WIDE = 132
+"""From this many columns on, kernels and culprits have columns of their own."""
 
 FEW = ("backend", "dtype", "verdict", "grade", "records", "tokens/s", "peak", "load s")
 ALL = (
@@ -39,8 +39,10 @@ def print_sweep(console: Console, document: Mapping[str, Any]) -> None:
     ran = [e for e in entries if e["verdict"] is not None]
     if ran:
         _print_table(console, document, ran)
+    if console.width < WIDE:
+        _print_kernels(console, ran)
     for entry in ran:
-        _print_details(console, entry, below=console.width < WIDE)
+        _print_details(console, entry)
     if any(e["measured_in"] == "screen" for e in ran):
         _line(console, "* of the screening's few samples: it was not certified")
     _print_refused(console, [e for e in entries if not e["runnable"]])
@@ -70,7 +72,7 @@ def _cells(entry: Entry) -> dict[str, str | Text]:
         "verdict": Text(verdict, style=COLOURS.get(verdict, "")),
         "grade": entry["grade"] or "-",
         "records": f"{records - entry['mismatches']}/{records}" if records else "-",
-        "culprit": place_of(entry["culprit"]) if entry["culprit"] else "-",
+        "culprit": _short_place(entry["culprit"]),
         "fault": entry["fault"] or "-",
         "tokens/s": speed_words(entry),
         "peak": bytes_words(entry["peak_bytes"]),
@@ -104,17 +106,29 @@ def bytes_words(size: int | None) -> str:
     return f"{mib:.0f} MiB" if mib < 10240 else f"{mib / 1024:.1f} GiB"
 
 
-def _print_details(console: Console, entry: Entry, below: bool) -> None:
-    """Under the table: what found no room in it, and why a verdict is no PASS."""
-    if below and entry["kernels"]:
-        _line(console, f"{entry['backend']}: {kernel_words(entry['kernels'])}")
+def _short_place(culprit: Mapping[str, Any] | None) -> str:
+    """The module's path; its class is said below the table."""
+    if culprit is None:
+        return "-"
+    return culprit["path"] or place_of(culprit)
+
+
+def _print_kernels(console: Console, ran: Sequence[Entry]) -> None:
+    known = [e for e in ran if e["kernels"]]
+    if known:
+        _line(console, "kernels:")
+    for entry in known:
+        _line(console, f"  {entry['backend']}: {kernel_words(entry['kernels'])}")
+
+
+def _print_details(console: Console, entry: Entry) -> None:
+    """Why a verdict is no PASS, and what to do next."""
     if entry["verdict"] == "PASS":
         return
     _line(console, f"{entry['contract']}: {entry['verdict_reason']}")
     culprit = entry["culprit"]
     if culprit is not None:
-        if below:
-            _line(console, f"  first divergence: {place_of(culprit)}, {entry['fault']}")
+        _line(console, f"  first divergence: {place_of(culprit)}, {entry['fault']}")
     elif entry["verdict"] == "FAIL":
         _line(console, f"  its cause: fleet trace {entry['contract']}")
 

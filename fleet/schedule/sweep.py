@@ -91,7 +91,7 @@ class _Sweep:
     def judge_differing(self, named: Sequence[Resolved]) -> None:
         """What differed at the screen: the verdict over all evidence, and its culprit."""
         self.verdicts |= {r.name: self._standing(r) for r in named}
-        dark = [r for r in named if _fails_unlocalised(self.verdicts[r.name])]
+        dark = [r for r in named if _wants_a_trace(r, self.verdicts[r.name])]
         if dark:
             self._trace(dark)
             self.verdicts |= {r.name: self._standing(r) for r in dark}
@@ -166,8 +166,10 @@ def load_failure(landed: Sequence[AttemptSummary]) -> str | None:
     return f"load-error: {one_line([causes[0].text])}"
 
 
-def _fails_unlocalised(verdict: Verdict) -> bool:
-    return verdict.verdict == "FAIL" and verdict.culprit is None
+def _wants_a_trace(resolved: Resolved, verdict: Verdict) -> bool:
+    """A FAIL that the screening's own trace did not localise; the synthetic engine has no modules."""
+    has_modules = resolved.loaded.contract.model.engine != "synthetic"
+    return has_modules and verdict.verdict == "FAIL" and verdict.culprit is None
 
 
 def run_sweep(
