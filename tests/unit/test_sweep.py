@@ -5,6 +5,8 @@ The candidates are given: which backends a node can run is the business of ``tes
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +14,18 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import AttemptFailed, UsageError
+from fleet.errors import AttemptFailed, ContractError, UsageError
+from fleet.evidence.landing import Landing
 from fleet.evidence.states import Cause
-from fleet.replay.backends import Backend, dtypes_of, one_line
+from fleet.replay.backends import Backend
+from fleet.replay.checkpoint import default_cache
+from fleet.report.answers import Answers
+from fleet.report.status import status_rows
 from fleet.report.swept import exit_code
 from fleet.schedule.candidates import Candidate, SweepRequest, base_of, split_backends
 from fleet.schedule.resolve import resolve_contract
 from fleet.schedule.sweep import load_failure, run_sweep, sweep_plan
+from fleet.store.open import open_reader
 from tests.campaigns import (
     CONTRACT,
     QUICK,
@@ -98,6 +105,29 @@ def test_what_differed_at_the_screen_is_not_certified_and_fails(root: Path) -> N
     assert document["fastest"]["times_next"] is None
 
 
+def stands(root: Path, name: str) -> tuple[str, str]:
+    """State and note of one variant, as ``fleet status`` has them."""
+    places = places_in(root)
+    with open_reader(places.store) as store:
+        answers = Answers(store, Landing.open(places.landing))
+        (row,) = status_rows(answers, [name], places.search, places.cache, time.time())
+    return row.state, row.note
+
+
+def test_status_knows_variants_and_what_their_file_says_today(root: Path) -> None:
+    swept(root, [candidate(root, "toy@awq_torch"), candidate(root, "racy@a")])
+    assert stands(root, "toy@awq_torch") == ("PASS", "")
+    assert stands(root, "racy@a")[0] == "FAIL"
+    never = ("UNTESTED", "never tested: fleet certify toy@awq_marlin")
+    assert stands(root, "toy@awq_marlin") == never
+    for name in ("toy@auto", "toy@", "nowhere@a", "control-clean-synthetic@a"):
+        with pytest.raises(ContractError):
+            stands(root, name)
+    write_contract(root / "configs", "toy", QUANTISED.replace("seed = 0\np", "seed = 1\np"))
+    state, note = stands(root, "toy@awq_torch")
+    assert state == "UNTESTED" and "changed since it was last certified" in note
+
+
 def test_without_a_screening_all_are_certified(root: Path) -> None:
     candidates = [candidate(root, "toy@awq_torch"), candidate(root, "racy@a")]
     document, launcher = swept(root, candidates, screen=False)
@@ -150,22 +180,20 @@ def test_only_a_quantised_contract_itself_can_be_swept(root: Path) -> None:
             base_of(SweepRequest(name), places_in(root), lambda _: None)
 
 
+@pytest.mark.torch
+def test_a_contract_that_contradicts_its_checkpoint_cannot_be_swept(root: Path) -> None:
+    eight = 'extends = "tiny-awq-torch"\n[quantization]\nbits = 8\n'
+    write_contract(root / "configs", "eight", eight)
+    places = replace(places_in(root), cache=default_cache(os.environ))
+    with pytest.raises(UsageError, match="bits = 8, the checkpoint 4"):
+        base_of(SweepRequest("eight"), places, lambda _: None)
+
+
 def test_the_names_of_backends_are_split() -> None:
     assert split_backends(None) is None
     assert split_backends("a, b,,a") == ("a", "b")
     with pytest.raises(UsageError, match="names joined by commas"):
         split_backends(" ,")
-
-
-def test_the_contracts_dtype_is_tried_first() -> None:
-    assert list(dtypes_of("float32")) == ["float32", "float16", "bfloat16"]
-    assert list(dtypes_of("bfloat16")) == ["bfloat16", "float16", "float32"]
-
-
-def test_a_reason_is_one_line() -> None:
-    assert one_line(["a\n  b"]) == "a b"
-    assert one_line(["a", "b", "c"]) == "a (and 2 more)"
-    assert len(one_line(["x" * 5000])) < 400
 
 
 def test_a_load_failure_is_one_only_when_every_attempt_says_so() -> None:
