@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.evidence.landing import Landing
@@ -67,15 +67,17 @@ class _Sweep:
         return Request(names, purpose, trace=trace, limits=self.asked.limits, argv=self.asked.argv)
 
     def screen(self, named: Sequence[Resolved]) -> None:
-        """A campaign of few samples and one trace over all of them."""
+        """A campaign of few samples and one trace over all of them. Nothing is tried again here:
+        what did not end is certified all the same, and tried again there."""
         self.say(f"screening {len(named)} backends")
         planned = Planned(list(named), [])
         selections = choose(planned, NEAR, self.places, self.launcher)
         request = self.request(named, "screen")
+        request = replace(request, limits=replace(request.limits, retries=0))
         found = screen(request, planned, selections, self.places, self.launcher, self.say)
         self.campaigns["screen"] = found["campaign"]
         self.screened = {entry["contract"]: entry["result"] for entry in found["contracts"]}
-        self._note_unloaded(named, found["campaign"])
+        self._note_unloaded(named)
 
     def certify(self, named: Sequence[Resolved]) -> CampaignAnswer:
         """A campaign with controls; a FAIL is traced in it."""
@@ -85,7 +87,7 @@ class _Sweep:
         answer = certify(request, planned, self.places, self.launcher, self.say)
         self.campaigns["certify"] = answer.campaign
         self.verdicts |= {verdict.contract: verdict for verdict in answer.contracts}
-        self._note_unloaded(named, answer.campaign)
+        self._note_unloaded(named)
         return answer
 
     def judge_differing(self, named: Sequence[Resolved]) -> None:
@@ -129,13 +131,10 @@ class _Sweep:
             )
         ]
 
-    def _note_unloaded(self, named: Sequence[Resolved], campaign: str) -> None:
+    def _note_unloaded(self, named: Sequence[Resolved]) -> None:
         with open_reader(self.places.store) as store:
             for r in named:
-                landed = queries.summaries(
-                    store.con, campaign=campaign, execution_id=r.execution_id
-                )
-                reason = load_failure(landed)
+                reason = load_failure(self._landed(store.con, r, "screen", "certify"))
                 if reason is not None:
                     self.unloaded[r.name] = reason
 
@@ -158,7 +157,7 @@ class _Sweep:
 
 
 def load_failure(landed: Sequence[AttemptSummary]) -> str | None:
-    """Why a contract cannot be loaded: every attempt of a campaign says so, in their words."""
+    """Why a contract cannot be loaded: every attempt says so, in the words of the first."""
     causes = [s.cause for s in landed if s.state == "FAILED" and s.cause is not None]
     codes = {cause.code for cause in causes}
     if len(causes) != len(landed) or codes != {"load-error"}:
