@@ -52,7 +52,7 @@ def print_sweep(console: Console, document: Mapping[str, Any]) -> None:
 
 def _print_table(console: Console, document: Mapping[str, Any], ran: Sequence[Entry]) -> None:
     names = FEW if console.width < WIDE else ALL
-    title = f"sweep of {document['base']}; a row is the contract {document['base']}@BACKEND"
+    title = f"a row is the contract {document['base']}@BACKEND"
     if any(":" in e["contract"].rpartition("@")[2] for e in ran):
         title += " or @BACKEND:DTYPE"
     table = screen.table(console, title, *names, narrow=LINED)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fleet.contract import load
 from fleet.errors import AttemptFailed, ContractError, UsageError
 from fleet.evidence.landing import Landing
 from fleet.evidence.states import Cause
@@ -22,7 +23,13 @@ from fleet.replay.checkpoint import default_cache
 from fleet.report.answers import Answers
 from fleet.report.status import status_rows
 from fleet.report.swept import exit_code
-from fleet.schedule.candidates import Candidate, SweepRequest, base_of, split_backends
+from fleet.schedule.candidates import (
+    Candidate,
+    SweepRequest,
+    base_of,
+    candidates_of,
+    split_backends,
+)
 from fleet.schedule.resolve import resolve_contract
 from fleet.schedule.sweep import load_failure, run_sweep, sweep_plan
 from fleet.store.open import open_reader
@@ -168,6 +175,48 @@ def test_a_dry_run_says_what_would_run(root: Path) -> None:
     planned = [row["contract"] for row in document["plan"]]
     assert planned[-2:] == ["toy@awq_torch"] * 2 and len(planned) == 6
     assert not (root / "var").exists()
+
+
+ANSWERS = (
+    Backend("awq_marlin", None, "needs CUDA"),
+    Backend("awq_torch", "float32"),
+    Backend("awq_torch_aten", "float16"),
+)
+
+
+def asked_of_the_node(root: Path, *names: str, own: str = "float32") -> list[Candidate]:
+    """What a sweep of ``toy`` is about, by a node that answers so."""
+    places = places_in(root)
+    base = resolve_contract("toy", places.search, places.cache, lambda _: None)
+    model = base.loaded.contract.model.model_copy(update={"dtype": own})
+    contract = base.loaded.contract.model_copy(update={"model": model})
+    base = replace(base, loaded=replace(base.loaded, contract=contract))
+    asked = SweepRequest("toy", names or None)
+    return candidates_of(asked, base, places, FakeLauncher(answers=ANSWERS))
+
+
+def test_a_variant_is_named_with_its_dtype_where_it_is_another(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the synthetic engine has one dtype; which one a contract may have is not asked here
+    monkeypatch.setattr(load, "refuse_unavailable", lambda contract, where: None)
+    found = {c.backend.name: c for c in asked_of_the_node(root)}
+    assert [c.name for c in found.values()] == [
+        "toy@awq_marlin", "toy@awq_torch", "toy@awq_torch_aten:float16",
+    ]  # fmt: skip
+    assert found["awq_marlin"].resolved is None
+    other = found["awq_torch_aten"].resolved
+    assert other is not None and other.name == "toy@awq_torch_aten:float16"
+    assert other.loaded.contract.model.dtype == "float16"
+    own = asked_of_the_node(root, own="float16")
+    assert own[-1].name == "toy@awq_torch_aten"
+
+
+def test_backends_can_be_named_and_each_must_be_one(root: Path) -> None:
+    assert [c.name for c in asked_of_the_node(root, "awq_torch")] == ["toy@awq_torch"]
+    with pytest.raises(UsageError, match="'awq_torchh'\n  next: did you mean awq_torch") as caught:
+        asked_of_the_node(root, "awq_torch", "awq_torchh")
+    assert (caught.value.where, caught.value.key) == ("command line", "--backends")
 
 
 def test_only_a_quantised_contract_itself_can_be_swept(root: Path) -> None:
