@@ -23,6 +23,7 @@ import fleet
 from fleet.errors import FleetError, UsageError
 from fleet.options import Contract, Contracts, Form, Json, Where, grouped
 from fleet.report.screen import emit, out, progress
+from fleet.store_verbs import store_app
 
 if TYPE_CHECKING:
     from fleet.schedule.certify import Planned
@@ -43,7 +44,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 contract_app = typer.Typer(help="Check, show or start a contract.", no_args_is_help=True)
-store_app = typer.Typer(help="Ingest, rebuild or snapshot the store.", no_args_is_help=True)
 app.add_typer(contract_app, name="contract")
 app.add_typer(store_app, name="store")
 
@@ -260,6 +260,52 @@ def screen(
     raise typer.Exit(1 if 1 in codes else max(codes))
 
 
+@app.command()
+@grouped
+def sweep(
+    contract: Contract,
+    where: Where,
+    form: Form,
+    backends: Annotated[
+        str | None, typer.Option(help="Only these, joined by commas; all of the method if none.")
+    ] = None,
+    screen: Annotated[
+        bool, typer.Option(help="Screen first, and certify only what showed no difference.")
+    ] = True,
+    dry_run: Annotated[
+        bool, typer.Option(help="Ask the node, print what would run and what cannot; run nothing.")
+    ] = False,
+    retries: Annotated[int, typer.Option(min=0, help="Retries of a FAILED or LOST attempt.")] = 1,
+    replay_s: Annotated[float, typer.Option(min=1, help="Longest a replay may take.")] = 7200.0,
+) -> None:
+    """Every backend of one checkpoint: which can run, which PASS, and which of those is fastest."""
+    from fleet.report.sweep import print_sweep, print_sweep_plan
+    from fleet.report.swept import exit_code
+    from fleet.schedule.candidates import SweepRequest, base_of, candidates_of, split_backends
+    from fleet.schedule.certify import require_usable
+    from fleet.schedule.cluster import RayCluster
+    from fleet.schedule.driver import Limits
+    from fleet.schedule.sweep import run_sweep, sweep_plan
+
+    places = where.places()
+    limits = Limits(replay_s=replay_s, retries=retries)
+    named, argv = split_backends(backends), tuple(sys.argv[1:])
+    asked = SweepRequest(contract, named, screen, limits, argv)
+    with progress("resolving the contract") as say:
+        base = base_of(asked, places, say)
+        if not dry_run:
+            require_usable(places)
+        with RayCluster(where.address) as launcher:
+            say("asking the node which backends can run")
+            candidates = candidates_of(asked, base, places, launcher)
+            if dry_run:
+                document = sweep_plan(asked, candidates, places, say)
+                return form.show(document, print_sweep_plan, document)
+            document = run_sweep(asked, candidates, places, launcher, say)
+    form.show(document, print_sweep, document)
+    raise typer.Exit(exit_code(document))
+
+
 RESULT_CODES = {"DIFFERENT": 1, "NO_DIFFERENCE_SEEN": 0, "NO_EVIDENCE": 3}
 """Verbs that give a difference or none, and no verdict."""
 
@@ -361,56 +407,6 @@ def contract_new(
 
     path = write_starter(name, where.places().search)
     print(f"{path}\n  next: edit it, then fleet contract check {name}")
-
-
-@store_app.command("ingest")
-@grouped
-def store_ingest(where: Where, as_json: Json = False) -> None:
-    """Bring the store up to the landing, checking what is already there."""
-    from fleet.evidence.landing import Landing
-    from fleet.store.ingest import ingest
-    from fleet.store.open import open_writer, publish
-
-    source = Landing.open(where.landing)  # first: without a landing no store is made
-    with progress("ingesting"), open_writer(where.store) as writer:
-        report = ingest(writer, source)
-        publish(writer)
-    _print_report(report, as_json)
-
-
-@store_app.command("rebuild")
-@grouped
-def store_rebuild(where: Where, as_json: Json = False) -> None:
-    """Make the store anew from the landing alone; the old one stays until the new one is whole."""
-    from fleet.evidence.landing import Landing
-    from fleet.store.open import open_writer, publish
-    from fleet.store.rebuild import rebuild
-
-    with progress("rebuilding"):
-        report = rebuild(where.store, Landing.open(where.landing))
-        with open_writer(where.store) as writer:
-            publish(writer)
-    _print_report(report, as_json)
-
-
-@store_app.command("snapshot")
-@grouped
-def store_snapshot(where: Where) -> None:
-    """Publish a read-only copy for readers."""
-    from fleet.store.open import open_writer, publish
-
-    with open_writer(where.store, create=False) as writer:
-        print(publish(writer))
-
-
-def _print_report(report: Any, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    body = asdict(report)
-    if as_json:
-        return emit({"schema": 1} | body)
-    for key, value in body.items():
-        print(f"{key}: {', '.join(value) or 'none' if isinstance(value, tuple) else value}")
 
 
 @app.callback(invoke_without_command=True)

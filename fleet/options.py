@@ -33,8 +33,13 @@ def _writable_file(path: Path | None) -> Path | None:
     raise typer.BadParameter(f"expected a file in an existing folder, got {path}")
 
 
-Contracts = Annotated[list[str], typer.Argument(help="Names in the config path, or TOML files.")]
-Contract = Annotated[str, typer.Argument(help="Name in the config path, or a TOML file.")]
+Contracts = Annotated[
+    list[str],
+    typer.Argument(help="Names in the config path, or TOML files; NAME@BACKEND for a variant."),
+]
+Contract = Annotated[
+    str, typer.Argument(help="Name in the config path, or a TOML file; NAME@BACKEND for a variant.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
 
 STORE, LANDING = Path("var/fleet.duckdb"), Path("var/landing")

@@ -21,6 +21,7 @@ from fleet.contract.load import BUILTIN
 from fleet.evidence.manifest import Process
 from fleet.evidence.process import boot_id, pid_namespace
 from fleet.replay import probe
+from fleet.replay.backends import Backend
 from fleet.replay.preflight import prompt_lengths
 from fleet.replay.probe import AtEntry
 from fleet.replay.run import run_replay
@@ -117,6 +118,7 @@ class FakeLauncher:
     at_start: Script = field(default_factory=dict)
     observed: Mapping[int, tuple[bool, bool]] = field(default_factory=dict)
     problems: Sequence[Problem] = ()
+    answers: Sequence[Backend] = ()
     tasks: list[ReplayTask] = field(default_factory=list)
     environments: list[dict[str, str]] = field(default_factory=list)
 
@@ -130,6 +132,9 @@ class FakeLauncher:
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]
     ) -> list[Problem]:
         return list(self.problems)
+
+    def backends(self, task: ReplayTask, environment: Mapping[str, str]) -> Sequence[Backend]:
+        return self.answers
 
     def prompt_lengths(
         self, task: ReplayTask, environment: Mapping[str, str]

@@ -20,6 +20,7 @@ from fleet.contract.keys import nearest
 from fleet.contract.model import Contract
 from fleet.contract.refuse import refuse_unavailable
 from fleet.contract.source import NAME, Source, read_source
+from fleet.contract.variant import is_file, variant_of, with_replaced
 from fleet.errors import ContractError
 
 DEFAULT_FOLDER = "configs"
@@ -29,7 +30,10 @@ BUILTIN = Path(__file__).resolve().parents[2] / "configs"
 
 @dataclass(frozen=True)
 class LoadedContract:
-    """``origin``: dotted key -> name of the file that decides it, or ``"default"``."""
+    """``origin``: dotted key -> name of the file that decides it, or ``"default"``.
+
+    ``name`` of a variant is its reference; ``path`` is the file of its contract.
+    """
 
     name: str
     path: Path
@@ -76,29 +80,49 @@ def list_contracts(search: Sequence[Path]) -> list[str]:
     )
 
 
+def has_contract(name: str, search: Sequence[Path]) -> bool:
+    """Whether the search path has this contract, or the one that a variant is made of.
+
+    Raises:
+        ContractError: a reference that is none.
+    """
+    variant = variant_of(name)
+    if variant is None:
+        return name in list_contracts(search)
+    base = variant.base
+    return Path(base).is_file() if is_file(base) else base in list_contracts(search)
+
+
 def load_contract(name_or_file: str, search: Sequence[Path]) -> LoadedContract:
     """Load one contract by name or by file.
 
     Args:
-        name_or_file: a name in the search path; with a ``/``, or ending in ``.toml``, a file.
+        name_or_file: a name in the search path; with a ``/``, or ending in ``.toml``, a file;
+            either one may be followed by the backend of a variant.
         search: folders that hold ``contracts/``.
 
     Raises:
         ContractError: it cannot be found, read, understood or run by this version.
     """
-    path = _find(name_or_file, search)
+    variant = variant_of(name_or_file)
+    path = _find(name_or_file if variant is None else variant.base, search)
     own = read_source(path)
     base = _base(own, search) if own.extends is not None else None
     sources = (own,) if base is None else (own, base)
     below = {} if base is None else base.raw_seen_from(own.path.parent)
     merged = _merge(below, own.raw)
     contract = _validated(merged, sources)
+    origin = _origins(contract, sources)
+    if variant is None:
+        refuse_unavailable(contract, str(path))
+        return LoadedContract(path.stem, path, contract, origin)
+    contract = variant.of(contract, str(path))
     refuse_unavailable(contract, str(path))
-    return LoadedContract(path.stem, path, contract, _origins(contract, sources))
+    return LoadedContract(variant.reference, path, contract, with_replaced(origin, variant))
 
 
 def _find(name_or_file: str, search: Sequence[Path]) -> Path:
-    if "/" in name_or_file or os.sep in name_or_file or name_or_file.endswith(".toml"):
+    if is_file(name_or_file):
         return _file(Path(name_or_file))
     found = _in_search(name_or_file, search)
     if found is None:

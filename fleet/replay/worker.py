@@ -47,6 +47,15 @@ def check_in_this_process(raw_tasks: list[dict[str, Any]]) -> list[dict[str, str
     return problems([ReplayTask.from_json(raw) for raw in raw_tasks])
 
 
+def backends_in_this_process(raw_task: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each backend of the task's quantisation method says of its checkpoint here."""
+    from fleet.replay.backends import backends_of
+
+    task = ReplayTask.from_json(raw_task)
+    assert task.checkpoint is not None
+    return [vars(b) for b in backends_of(task.typed_contract(), Path(task.checkpoint))]
+
+
 def lengths_in_this_process(raw_task: dict[str, Any]) -> dict[str, list[int]]:
     """Arm -> prompt length in tokens of every sample, in dataset order."""
     from fleet.replay.preflight import prompt_lengths

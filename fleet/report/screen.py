@@ -19,6 +19,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+COLOURS = {
+    "PASS": "green",
+    "FAIL": "red",
+    "REGRESSED": "red",
+    "VOID": "yellow",
+    "STALE": "yellow",
+    "UNTESTED": "dim",
+}
+"""Of verdicts and states."""
+
 FILE_WIDTH = 160
 NARROW = 100
 """Below this many columns a table goes without its lines: they cost three columns a column."""
@@ -35,15 +45,22 @@ def out(output: Path | None = None) -> Iterator[Console]:
         yield Console(file=file, width=FILE_WIDTH, markup=False, emoji=False)
 
 
-def table(console: Console, title: str, *columns: str) -> Table:
+def table(console: Console, title: str, *columns: str, narrow: int = NARROW) -> Table:
     """An empty table in which no word is cut short: what does not fit goes on below."""
     made = Table(title=title, title_justify="left")
-    if console.width < NARROW:
+    if console.width < narrow:
         made.box, made.show_edge = box.SIMPLE_HEAD, False
         made.padding, made.pad_edge = (0, 0), False
     for name in columns:
         made.add_column(name, overflow="fold")
     return made
+
+
+def to_the_right(made: Table, *numbers: str) -> None:
+    """Columns of numbers."""
+    for column in made.columns:
+        if column.header in numbers:
+            column.justify = "right"
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.contract.load import list_contracts
+from fleet.contract.load import has_contract, list_contracts, load_contract
+from fleet.contract.variant import variant_of
 from fleet.errors import ContractError
 from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
@@ -85,7 +86,7 @@ def status_rows(
         if not current:
             rows.append(_untested(name, note, bool(ours), search))
         for asked in current:
-            rows.extend(_rows_of(answers, asked, controls, facts, now_s))
+            rows.extend(rows_of(answers, asked, controls, facts, now_s))
     return rows
 
 
@@ -102,7 +103,7 @@ def _code(row: StatusRow) -> int:
 
 
 def _untested(name: str, note: str, had_evidence: bool, search: Sequence[Path]) -> StatusRow:
-    if not had_evidence and name not in list_contracts(search):
+    if not had_evidence and not has_contract(name, search):
         raise ContractError(
             "status",
             name,
@@ -110,16 +111,19 @@ def _untested(name: str, note: str, had_evidence: bool, search: Sequence[Path]) 
             "neither has it",
             "fleet status (without a name) lists all",
         )
+    if not had_evidence and variant_of(name) is not None:
+        load_contract(name, search)  # a backend that the contract cannot have is no contract
     return StatusRow(name, "", "", "", "UNTESTED", None, None, f"{note}: fleet certify {name}")
 
 
-def _rows_of(
+def rows_of(
     answers: Answers,
     asked: Asked,
     controls: ControlsByCampaign,
     facts: Mapping[str, Any],
     now_s: float,
 ) -> list[StatusRow]:
+    """Where one contract stands on each platform that it has evidence of."""
     summaries = queries.summaries(answers.store.con, execution_id=asked.execution_id)
     if asked.expect is not None and asked.expect.culprit is not None:
         return [_traced_control(answers, asked, summaries, facts, now_s)]

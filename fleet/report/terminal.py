@@ -20,21 +20,12 @@ from fleet.report.difference import difference_lines
 from fleet.report.status import StatusRow
 from fleet.report.trace_view import culprit_lines, place_of
 
-COLOURS = {
-    "PASS": "green",
-    "FAIL": "red",
-    "REGRESSED": "red",
-    "VOID": "yellow",
-    "STALE": "yellow",
-    "UNTESTED": "dim",
-}
-
 
 def print_campaign(console: Console, answer: CampaignAnswer) -> None:
     """Table, verdict lines per contract, then what each FAIL and VOID rests on."""
     names = ("contract", "verdict", "grade", "records equal", "logits root", "n", "bound")
     table = screen.table(console, f"campaign {answer.campaign}", *names)
-    _to_the_right(table, "n", "bound")
+    screen.to_the_right(table, "n", "bound")
     controls = [control.verdict for control in answer.controls]
     for verdict in (*controls, *answer.contracts):
         _add_row(table, verdict, "control" if verdict in controls else "")
@@ -50,12 +41,6 @@ def print_campaign(console: Console, answer: CampaignAnswer) -> None:
         _verbatim(console, f"control {control.verdict.contract}: {words}")
 
 
-def _to_the_right(table: Table, *numbers: str) -> None:
-    for column in table.columns:
-        if column.header in numbers:
-            column.justify = "right"
-
-
 def _add_row(table: Table, verdict: Verdict, role: str) -> None:
     table.add_row(
         f"{verdict.contract} ({role})" if role else verdict.contract,
@@ -69,7 +54,7 @@ def _add_row(table: Table, verdict: Verdict, role: str) -> None:
 
 
 def _word(state: str) -> Text:
-    return Text(state, style=COLOURS.get(state, ""))
+    return Text(state, style=screen.COLOURS.get(state, ""))
 
 
 def _short(digest: str) -> str:

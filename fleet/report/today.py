@@ -14,7 +14,7 @@ from typing import Any
 from fleet.contract.canonical import canonical_json, to_text
 from fleet.contract.dataset import load_dataset
 from fleet.contract.execution_id import execution_part
-from fleet.contract.load import LoadedContract, list_contracts, load_contract
+from fleet.contract.load import LoadedContract, has_contract, load_contract
 from fleet.contract.parsers import load_parser
 from fleet.errors import UsageError
 from fleet.replay.checkpoint import config_digest, content, existing, files_stat
@@ -33,9 +33,9 @@ def about_today(
 
     A contract that the config path does not have is asked about as it was when it was certified.
     """
-    if name not in list_contracts(search):
-        return list(ours), ""
     try:
+        if not has_contract(name, search):
+            return list(ours), ""
         loaded = load_contract(name, search)
         now = _content(loaded, search)
         same = [

@@ -70,6 +70,15 @@ def plan_request(request: Request, places: Places, say: Say) -> Planned:
         UsageError: for anything wrong in what was named; nothing has been written.
     """
     named = [_resolve(name, places, say) for name in request.contracts]
+    return plan_resolved(request, named, places, say)
+
+
+def plan_resolved(request: Request, named: list[Resolved], places: Places, say: Say) -> Planned:
+    """The same for contracts that are resolved already.
+
+    Raises:
+        UsageError: for anything wrong in what was named; nothing has been written.
+    """
     _refuse_doubles(named)
     controls = _controls(request, named, places, say)
     _require_expectations([r for r in (*named, *controls) if r.name in MUST])

@@ -32,9 +32,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
 from fleet.evidence.manifest import Process
+from fleet.replay.backends import Backend
 from fleet.replay.probe import at_entry
 from fleet.replay.task import Device, ReplayTask
 from fleet.replay.worker import (
+    backends_in_this_process,
     check_in_this_process,
     devices_of_this_node,
     lengths_in_this_process,
@@ -76,6 +78,9 @@ class _Replay:
 
     def warm(self, raw_task: dict[str, Any]) -> dict[str, Any]:
         return warm_in_this_process(raw_task)
+
+    def backends(self, raw_task: dict[str, Any]) -> list[dict[str, Any]]:
+        return backends_in_this_process(raw_task)
 
     def lengths(self, raw_task: dict[str, Any]) -> dict[str, list[int]]:
         return lengths_in_this_process(raw_task)
@@ -304,6 +309,11 @@ class RayCluster:
     def _num_gpus(self, task: ReplayTask) -> int:
         """A whole device, where Ray counts them. Which one is said by UUID, not by Ray."""
         return int(task.device is not None and self._node["Resources"].get("GPU", 0) >= 1)
+
+    def backends(self, task: ReplayTask, environment: Mapping[str, str]) -> list[Backend]:
+        """Ask the node in one fresh process."""
+        found = self._ask(environment, lambda actor: actor.backends.remote(task.to_json()))
+        return [Backend(**raw) for raw in found]
 
     def _ask(self, environment: Mapping[str, str], question: Callable[[Any], Any]) -> Any:
         actor = self._actor(_Replay, environment, num_cpus=1)

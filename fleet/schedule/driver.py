@@ -23,6 +23,7 @@ from fleet.evidence.ledger import Ledger
 from fleet.evidence.manifest import Manifest, Process
 from fleet.evidence.states import RETRIED, Cause, Purpose, State
 from fleet.replay import caches, determinism
+from fleet.replay.backends import Backend
 from fleet.replay.task import ReplayTask, device_environment
 from fleet.schedule.interrupts import Interrupts
 from fleet.schedule.launcher import Gone, Launcher, Running
@@ -119,9 +120,7 @@ class Campaign:
         real = [t for t in tasks if t.checkpoint is not None]
         if not real:
             return
-        kernels = caches.kernel_folders(caches.pinned_kernels(self.scratch))
-        environment = _WITHOUT_WEIGHTS | kernels | device_environment(self.launcher.device())
-        for problem in self.launcher.preflight(real, environment):
+        for problem in self.launcher.preflight(real, self._asking()):
             where = str(self.contracts[problem.contract].loaded.path)
             raise CannotRunError(where, problem.key, problem.expected, problem.got, problem.fix)
 
@@ -158,6 +157,11 @@ class Campaign:
             self.on_event(f"kernel cache of {name}: {found[name]}")
             shutil.rmtree(self.scratch / task.attempt, ignore_errors=True)
         return found
+
+    def backends(self, name: str) -> Sequence[Backend]:
+        """What the node says of every backend of a contract's quantisation method."""
+        task = self._task(_SLOT_ZERO, self.contracts[name], "0" * 16)
+        return self.launcher.backends(task, self._asking())
 
     def _open(self, slots: Sequence[Slot], argv: Sequence[str]) -> Ledger:
         ledger = Ledger(self.landing, self.id)
@@ -226,6 +230,12 @@ class Campaign:
         threads = resolved.loaded.contract.determinism.num_threads
         environment = self._environment(task, resolved)
         return self.launcher.start(task, environment, threads, self.limits.start_s)
+
+    def _asking(self) -> dict[str, str]:
+        """For a process that loads nothing and must know what the slot's device can run; what it
+        compiles to find out goes where the replays will look for it."""
+        kernels = caches.kernel_folders(caches.pinned_kernels(self.scratch))
+        return _WITHOUT_WEIGHTS | kernels | device_environment(self.launcher.device())
 
     def _environment(self, task: ReplayTask, resolved: Resolved) -> dict[str, str]:
         """What the process is given before it starts; the nonce keeps cached workers out."""

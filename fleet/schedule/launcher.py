@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fleet.evidence.manifest import Process
+from fleet.replay.backends import Backend
 from fleet.replay.task import Device, ReplayTask
 
 
@@ -82,6 +83,13 @@ class Launcher(Protocol):
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]
     ) -> list[Problem]:
         """Ask that node, in one fresh process, which of these it cannot run and why."""
+
+    def backends(self, task: ReplayTask, environment: Mapping[str, str]) -> Sequence[Backend]:
+        """Ask that node, in one fresh process, which backends can run the task's checkpoint.
+
+        Raises:
+            CannotRunError: no process could tell.
+        """
 
     def start(
         self,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.contract.canonical import sha256, to_text
+from fleet.contract.canonical import from_text, sha256, to_text
 from fleet.contract.dataset import LoadedDataset, load_dataset
 from fleet.contract.execution_id import Digests, execution_id, execution_part
 from fleet.contract.load import LoadedContract, load_contract
@@ -99,6 +99,18 @@ def resolve_contract(
     )
 
 
+def same_content(base: Resolved, loaded: LoadedContract) -> Resolved:
+    """Another contract over the files of ``base``: nothing is read or digested again."""
+    flat = {name: from_text(text) for name, text in base.digests.items()}
+    parsers = {arm: flat.pop(f"{PARSER}{arm}") for arm in base.loaded.contract.arms}
+    found = execution_id(loaded.contract, Digests(parsers=parsers, **flat))
+    return replace(base, loaded=loaded, execution_id=to_text(found))
+
+
+PARSER = "parser."
+"""Before an arm's name in flat digests."""
+
+
 def _by_thousands(dataset: LoadedDataset) -> Iterator[list[Mapping[str, Any]]]:
     """All records, never all at once."""
     records = (record for record, _ in dataset.stream())
@@ -115,7 +127,7 @@ def as_text(digests: Digests) -> dict[str, str]:
         "tokenizer": digests.tokenizer,
         "chat_template": digests.chat_template,
     }
-    flat |= {f"parser.{arm}": digest for arm, digest in digests.parsers.items()}
+    flat |= {f"{PARSER}{arm}": digest for arm, digest in digests.parsers.items()}
     return {name: to_text(digest) for name, digest in flat.items()}
 
 

@@ -7,9 +7,10 @@ difference or none seen, never a verdict: a race can be rarer than the gate is w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fleet.contract.canonical import canonical_json
 from fleet.evidence.landing import Landing
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge.bounds import process_bound, record_bound
@@ -36,15 +37,27 @@ def choose(planned: Planned, near: int, places: Places, launcher: Launcher) -> d
     """Contract -> what of it is run. Prompts are tokenised on the node; nothing is written."""
     contracts = {r.name: r for r in planned.named}
     campaign = Campaign(Landing(places.landing), launcher, contracts, places.scratch)
+    lengths: dict[bytes, Mapping[str, Sequence[int]]] = {}
+    for r in planned.named:
+        if (key := _prompts(r)) not in lengths:
+            lengths[key] = campaign.prompt_lengths(r.name)
     return {
         r.name: select(
             r.dataset.ids,
-            campaign.prompt_lengths(r.name),
+            lengths[_prompts(r)],
             r.loaded.contract.decoding.batch_size,
             _known_near(r, near, places),
         )
         for r in planned.named
     }
+
+
+def _prompts(resolved: Resolved) -> bytes:
+    """What prompts follow from: variants of a contract that differ in a kernel share them."""
+    body = resolved.body()
+    part = body["execution_part"]
+    model = {key: value for key, value in part["model"].items() if key != "dtype"}
+    return canonical_json(body | {"execution_part": part | {"model": model, "quantization": None}})
 
 
 def _known_near(resolved: Resolved, near: int, places: Places) -> list[tuple[str, str]]:

@@ -183,6 +183,26 @@ BAD: dict[str, Bad] = {
     ),
     "a trace of one replay": Bad(nothing, ["trace", "toy", "--replays", "1"], ("--replays",)),
     "a trace mode that is none": Bad(nothing, [*CERTIFY, "--trace", "yes"], ("--trace", "on-fail")),
+    "a sweep of weights that have no backends": Bad(
+        nothing, ["sweep", "toy"], (TOY, "quantization.method", "only quantised weights"),
+    ),
+    "a sweep of a variant": Bad(nothing, ["sweep", "toy@awq_torch"], ("fleet sweep toy",)),
+    "a sweep of an unknown contract": Bad(nothing, ["sweep", "tyo"], ('did you mean "toy"',)),
+    "a sweep of no backends": Bad(
+        nothing, ["sweep", "tiny-awq-torch", "--backends", ","], ("--backends", "by commas"),
+    ),
+    "a variant without a backend": Bad(
+        nothing, ["certify", "toy@"], ("'toy@'", "quantization.backend", "nothing"),
+    ),
+    "a variant by auto": Bad(
+        nothing, ["certify", "tiny-awq-torch@auto"], ("'auto'", "differently by machine"),
+    ),
+    "a variant in a dtype that is none": Bad(
+        nothing, ["certify", "tiny-awq-torch@awq_torch:fp16"], ("model.dtype", "'fp16'"),
+    ),
+    "a variant of weights that have no backends": Bad(
+        nothing, ["certify", "toy@awq_torch"], (TOY, "quantization.method", "'toy@awq_torch'"),
+    ),
     "a screening of nothing": Bad(nothing, ["screen"], ("Missing argument 'contracts'",)),
     "no sample": Bad(nothing, ["replay", "toy", "--arm", "current"], ("--sample",)),
     "no contract": Bad(nothing, ["certify"], ("Missing argument 'contracts'",)),

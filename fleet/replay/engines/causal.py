@@ -136,7 +136,7 @@ class CausalEngine(abc.ABC):
         tensors = weights.tensors_of(model)
         off_device = sorted(n for n, t in tensors.items() if t.device != self._device)
         mapped = weights.Mapped() if off_device else self._map(model, on_disk, reinitialised)
-        with _memory_errors():
+        with _load_errors(self.name), _memory_errors():
             self._settle(model)
         injected = inject(model, self._contract, nonce)
         model.generation_config = self._explicit_config()
