@@ -23,6 +23,7 @@ from fleet.replay.checkpoint import default_cache
 from fleet.report.answers import Answers
 from fleet.report.status import status_rows
 from fleet.report.swept import exit_code
+from fleet.schedule import sweep
 from fleet.schedule.candidates import (
     Candidate,
     SweepRequest,
@@ -110,6 +111,23 @@ def test_what_differed_at_the_screen_is_not_certified_and_fails(root: Path) -> N
     assert exit_code(document) == 1
     assert document["fastest"]["backend"] == "awq_torch"
     assert document["fastest"]["times_next"] is None
+
+
+def test_what_the_screening_did_not_localise_is_traced_once_more(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the synthetic engine has no modules, so its traced replays end early: the verdict stays
+    monkeypatch.setattr(sweep, "_wants_a_trace", lambda resolved, verdict: True)
+    document, launcher = swept(root, [candidate(root, "racy@a"), candidate(root, "racy@b")])
+    traces = [t for t in launcher.tasks if t.purpose == "trace"]
+    assert [t.contract_name for t in traces] == ["racy@a", "racy@a", "racy@b", "racy@b"]
+    assert [t.slot for t in traces] == [0, 1, 2, 3]
+    for entry in document["contracts"]:
+        (first,) = {t.sample_ids[0] for t in traces if t.contract_name == entry["contract"]}
+        assert first == "s0"
+        assert entry["verdict"] == "FAIL" and entry["culprit"] is None
+        assert entry["campaigns"]["trace"] not in (None, entry["campaigns"]["screen"])
+    assert exit_code(document) == 1
 
 
 def stands(root: Path, name: str) -> tuple[str, str]:
