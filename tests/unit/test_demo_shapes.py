@@ -27,7 +27,7 @@ GOLDEN: dict[str, Any] = json.loads(
 PINNED = sorted(name for name in EXPECTED if "?" in name)
 ONE_LAYER = [name for name in PINNED if "layers=1&" in name]
 SMALL = "qwen2-7b-shapes-awq?layers=1&vocabulary=512"
-SHOULD_BE_SLOW = [name for name in PINNED if name not in ONE_LAYER]
+MORE_LAYERS = [name for name in PINNED if name not in ONE_LAYER]
 Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.down_proj"
 
 
@@ -126,7 +126,7 @@ def test_the_fast_stream_is_the_golden_one() -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "name", [*ONE_LAYER, *(pytest.param(n, marks=pytest.mark.slow) for n in SHOULD_BE_SLOW)]
+    "name", [*ONE_LAYER, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE_LAYERS)]
 )
 def test_a_pinned_checkpoint_is_the_golden_one(name: str, cache: Path) -> None:
     folder = made(name, cache)
