@@ -133,7 +133,9 @@ class FakeLauncher:
     ) -> list[Problem]:
         return list(self.problems)
 
-    def backends(self, task: ReplayTask, environment: Mapping[str, str]) -> Sequence[Backend]:
+    def backends(
+        self, task: ReplayTask, environment: Mapping[str, str], only: Sequence[str] | None
+    ) -> Sequence[Backend]:
         return self.answers
 
     def prompt_lengths(

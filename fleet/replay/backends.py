@@ -29,10 +29,22 @@ class Backend:
     reason: str = ""
 
 
-def backends_of(contract: Contract, folder: Path) -> list[Backend]:
-    """All backends of the contract's method over this very checkpoint, by name."""
-    method = contract.quantization.method
-    return [_asked(name, contract, folder) for name in capability.known_backends(method)]
+def backends_of(
+    contract: Contract, folder: Path, only: Sequence[str] | None = None
+) -> list[Backend]:
+    """All backends of the contract's method over this very checkpoint, by name.
+
+    Args:
+        contract: decides the method and the dtype to try first.
+        folder: the checkpoint.
+        only: the names to ask about (asking can compile a kernel); None for all.
+    """
+    return [
+        _asked(name, contract, folder)
+        if only is None or name in only
+        else Backend(name, None, "not asked about")
+        for name in capability.known_backends(contract.quantization.method)
+    ]
 
 
 def _asked(name: str, contract: Contract, folder: Path) -> Backend:

@@ -87,9 +87,7 @@ def _memory_for(task: ReplayTask) -> int:
     """Bytes that the slot's device can offer a model."""
     if task.device is None:
         return int(psutil.virtual_memory().available)
-    from fleet.replay.gpu import nvml
-
-    return nvml.gpu(task.device.uuid).total_bytes() - task.device.idle_bytes
+    return task.device.total_bytes - task.device.idle_bytes
 
 
 def _cannot_prepare(task: ReplayTask) -> list[dict[str, str]]:

@@ -135,9 +135,10 @@ def _replay(
     writer.flush()
     seen.volatile["generate_s"] = time.monotonic() - started
     seen.volatile["peak_bytes"] = watch.peak_bytes()
+    _settings_at_the_end(engine, seen)
     if session is None:
         seen.census["executed"] = engine.executed(inputs[task.arms[0]][0])
-    _end(engine, seen)
+    _weights_at_the_end(engine, seen)
     seen.volatile["device"] = watch.close()
     require_healthy(seen.volatile["device"])
     _require_kernels(task, contract, kernels, seen)
@@ -223,10 +224,13 @@ def _require_census(census: Census) -> None:
             raise AttemptVoid(code, f"{names[0]}{more}: {words}", {"names": list(names)[:50]})
 
 
-def _end(engine: Engine, seen: _Progress) -> None:
+def _settings_at_the_end(engine: Engine, seen: _Progress) -> None:
     settings = engine.settings()
     seen.effective_end = dict(settings.effective)
     observe.require_in_force(settings, "at the end")
+
+
+def _weights_at_the_end(engine: Engine, seen: _Progress) -> None:
     seen.stages["end_weights"] = to_text(engine.weights())
     if seen.stages["end_weights"] != seen.stages["post_init_weights"]:
         raise AttemptVoid("weights-changed", "parameters or buffers changed during the replay")

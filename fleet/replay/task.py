@@ -46,12 +46,14 @@ class TraceOrder:
 class Device:
     """One NVIDIA device: a GPU, or an instance of one under MIG.
 
-    ``idle_bytes``: memory in use when the campaign began, which is what a free device shows.
+    ``idle_bytes``: memory in use when the campaign began, which is what a free device shows, of
+    ``total_bytes``.
     """
 
     uuid: str
     name: str
     idle_bytes: int
+    total_bytes: int
 
 
 def device_environment(device: Device | None) -> dict[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,15 @@ def check_in_this_process(raw_tasks: list[dict[str, Any]]) -> list[dict[str, str
     return problems([ReplayTask.from_json(raw) for raw in raw_tasks])
 
 
-def backends_in_this_process(raw_task: dict[str, Any]) -> list[dict[str, Any]]:
+def backends_in_this_process(
+    raw_task: dict[str, Any], only: Sequence[str] | None
+) -> list[dict[str, Any]]:
     """What each backend of the task's quantisation method says of its checkpoint here."""
     from fleet.replay.backends import backends_of
 
     task = ReplayTask.from_json(raw_task)
     assert task.checkpoint is not None
-    return [vars(b) for b in backends_of(task.typed_contract(), Path(task.checkpoint))]
+    return [vars(b) for b in backends_of(task.typed_contract(), Path(task.checkpoint), only)]
 
 
 def lengths_in_this_process(raw_task: dict[str, Any]) -> dict[str, list[int]]:

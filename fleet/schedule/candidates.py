@@ -77,7 +77,7 @@ def candidates_of(
         UsageError: a named backend is none of the method's, or no process could tell.
     """
     campaign = Campaign(Landing(places.landing), launcher, {base.name: base}, places.scratch)
-    found = {b.name: b for b in campaign.backends(base.name)}
+    found = {b.name: b for b in campaign.backends(base.name, asked.backends)}
     for name in asked.backends or ():
         if name not in found:
             close = nearest(name, found)

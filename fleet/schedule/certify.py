@@ -20,6 +20,7 @@ from fleet.schedule.launcher import Launcher
 from fleet.schedule.plan import MUST, TRACED, Slot, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
 from fleet.schedule.tracing import TracePlan, Tracing, first_sample, plan_for
+from fleet.schedule.warming import warm
 from fleet.store.ingest import ingest
 from fleet.store.open import open_reader, open_writer, publish
 
@@ -217,7 +218,7 @@ def run_request(
     landing = Landing.open(places.landing, create=True)
     # What could stop the ingest at the end is found before hours of replays, not after.
     ingest_and_publish(places.store, landing)
-    campaign.prewarm()
+    warm(campaign)
     follow = follow or _looking_into(request, planned, places, campaign, landing)
     try:
         ends = campaign.run(planned.slots, request.argv, follow)

@@ -79,8 +79,10 @@ class _Replay:
     def warm(self, raw_task: dict[str, Any]) -> dict[str, Any]:
         return warm_in_this_process(raw_task)
 
-    def backends(self, raw_task: dict[str, Any]) -> list[dict[str, Any]]:
-        return backends_in_this_process(raw_task)
+    def backends(
+        self, raw_task: dict[str, Any], only: Sequence[str] | None
+    ) -> list[dict[str, Any]]:
+        return backends_in_this_process(raw_task, only)
 
     def lengths(self, raw_task: dict[str, Any]) -> dict[str, list[int]]:
         return lengths_in_this_process(raw_task)
@@ -295,7 +297,7 @@ class RayCluster:
         self, task: ReplayTask, environment: Mapping[str, str], num_cpus: int, deadline_s: float
     ) -> dict[str, Any]:
         """In one process on the node."""
-        actor = self._actor(_Replay, environment, num_cpus, self._num_gpus(task))
+        actor = self._actor(_Replay, environment, num_cpus)  # several share the device
         try:
             found: dict[str, Any] = ray.get(actor.warm.remote(task.to_json()), timeout=deadline_s)
         except GetTimeoutError as error:
@@ -310,9 +312,11 @@ class RayCluster:
         """A whole device, where Ray counts them. Which one is said by UUID, not by Ray."""
         return int(task.device is not None and self._node["Resources"].get("GPU", 0) >= 1)
 
-    def backends(self, task: ReplayTask, environment: Mapping[str, str]) -> list[Backend]:
+    def backends(
+        self, task: ReplayTask, environment: Mapping[str, str], only: Sequence[str] | None
+    ) -> list[Backend]:
         """Ask the node in one fresh process."""
-        found = self._ask(environment, lambda actor: actor.backends.remote(task.to_json()))
+        found = self._ask(environment, lambda actor: actor.backends.remote(task.to_json(), only))
         return [Backend(**raw) for raw in found]
 
     def _ask(self, environment: Mapping[str, str], question: Callable[[Any], Any]) -> Any:

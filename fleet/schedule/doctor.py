@@ -27,6 +27,7 @@ from fleet.report import screen
 from fleet.schedule.certify import Places, Request, plan_request
 from fleet.schedule.driver import Campaign
 from fleet.schedule.launcher import Launcher
+from fleet.schedule.warming import Outcome, warm
 
 PACKAGES = ("ray", "torch", "transformers", "gptqmodel", "duckdb", "pyarrow", "typer", "pydantic")
 
@@ -130,7 +131,7 @@ def _packages() -> dict[str, str]:
 
 def prewarm(
     names: Sequence[str], places: Places, launcher: Launcher, say: Callable[[str], None]
-) -> dict[str, Any]:
+) -> dict[str, Outcome]:
     """Compile what these contracts will use; contract -> what was compiled, or why not.
 
     Raises:
@@ -141,10 +142,10 @@ def prewarm(
     contracts = {r.name: r for r in planned.named}
     campaign = Campaign(Landing(places.landing), launcher, contracts, places.scratch, on_event=say)
     campaign.preflight()
-    return campaign.prewarm(every_engine=True)
+    return warm(campaign, every_engine=True)
 
 
-def print_prewarmed(console: Console, found: dict[str, Any]) -> None:
+def print_prewarmed(console: Console, found: dict[str, Outcome]) -> None:
     """For a person."""
     for name, outcome in found.items():
         if isinstance(outcome, str):
@@ -153,7 +154,7 @@ def print_prewarmed(console: Console, found: dict[str, Any]) -> None:
             text = f"{outcome['compiled']} files compiled, {outcome['files']} in the cache"
             console.print(f"{name}: {text}, {outcome['seconds']:.1f} s", soft_wrap=True)
     if not found:
-        console.print("nothing to compile: no device, or no contract with a pinned kernel cache")
+        console.print("nothing to compile: no contract with a pinned kernel cache")
 
 
 def _writable(folder: Path) -> list[str]:

@@ -116,7 +116,7 @@ class Campaign:
         Raises:
             CannotRunError: naming the contract, the reason, and what can run.
         """
-        tasks = [self._task(_SLOT_ZERO, r, "0" * 16) for r in self.contracts.values()]
+        tasks = [self.task(SLOT_ZERO, r, "0" * 16) for r in self.contracts.values()]
         real = [t for t in tasks if t.checkpoint is not None]
         if not real:
             return
@@ -126,42 +126,14 @@ class Campaign:
 
     def prompt_lengths(self, name: str) -> Mapping[str, Sequence[int]]:
         """Arm -> prompt length in tokens of every sample of a contract's dataset."""
-        task = self._task(_SLOT_ZERO, self.contracts[name], "0" * 16)
+        task = self.task(SLOT_ZERO, self.contracts[name], "0" * 16)
         return self.launcher.prompt_lengths(task, _WITHOUT_WEIGHTS | device_environment(None))
 
-    def prewarm(self, every_engine: bool = False) -> dict[str, Mapping[str, Any] | str]:
-        """Compile what the contracts' replays will use into the pinned kernel cache, one process
-        after the other. A contract that cannot be warmed will say why in its own attempts.
-
-        Args:
-            every_engine: also engines that compile nothing as a rule.
-
-        Returns:
-            Contract -> what was compiled, or the cause why not.
-        """
-        found: dict[str, Mapping[str, Any] | str] = {}
-        for name, resolved in self.contracts.items():
-            contract = resolved.loaded.contract
-            usual = every_engine or contract.model.engine == "gptqmodel"
-            task = self._task(_SLOT_ZERO, resolved, f"prewarm-{secrets.token_hex(4)}")
-            if task.device is None or contract.determinism.kernel_cache != "pinned" or not usual:
-                continue
-            self.on_event(f"warming the kernel cache for {name}")
-            try:
-                found[name] = self.launcher.prewarm(
-                    task, self._environment(task, resolved), contract.determinism.num_threads,
-                    self.limits.replay_s,
-                )  # fmt: skip
-            except AttemptFailed as failed:
-                found[name] = str(failed)
-            self.on_event(f"kernel cache of {name}: {found[name]}")
-            shutil.rmtree(self.scratch / task.attempt, ignore_errors=True)
-        return found
-
-    def backends(self, name: str) -> Sequence[Backend]:
-        """What the node says of every backend of a contract's quantisation method."""
-        task = self._task(_SLOT_ZERO, self.contracts[name], "0" * 16)
-        return self.launcher.backends(task, self._asking())
+    def backends(self, name: str, only: Sequence[str] | None = None) -> Sequence[Backend]:
+        """What the node says of the backends of a contract's quantisation method; of those in
+        ``only``, where some are named."""
+        task = self.task(SLOT_ZERO, self.contracts[name], "0" * 16)
+        return self.launcher.backends(task, self._asking(), only)
 
     def _open(self, slots: Sequence[Slot], argv: Sequence[str]) -> Ledger:
         ledger = Ledger(self.landing, self.id)
@@ -186,7 +158,7 @@ class Campaign:
 
     def _attempt(self, ledger: Ledger, slot: Slot) -> AttemptEnd:
         resolved = self.contracts[slot.contract]
-        task = self._task(slot, resolved, secrets.token_hex(8))
+        task = self.task(slot, resolved, secrets.token_hex(8))
         place = f"[{slot.index + 1}/{self._total}]"
         self.on_event(f"{place} {slot.contract} {_told(slot, task)}: attempt {task.attempt}")
         ledger.append("planned", task.attempt, **self._planned(slot, task))
@@ -228,7 +200,7 @@ class Campaign:
 
     def _start(self, task: ReplayTask, resolved: Resolved) -> Running:
         threads = resolved.loaded.contract.determinism.num_threads
-        environment = self._environment(task, resolved)
+        environment = self.environment(task, resolved)
         return self.launcher.start(task, environment, threads, self.limits.start_s)
 
     def _asking(self) -> dict[str, str]:
@@ -237,7 +209,7 @@ class Campaign:
         kernels = caches.kernel_folders(caches.pinned_kernels(self.scratch))
         return _WITHOUT_WEIGHTS | kernels | device_environment(self.launcher.device())
 
-    def _environment(self, task: ReplayTask, resolved: Resolved) -> dict[str, str]:
+    def environment(self, task: ReplayTask, resolved: Resolved) -> dict[str, str]:
         """What the process is given before it starts; the nonce keeps cached workers out."""
         contract = resolved.loaded.contract
         environment = determinism.environment(contract) | device_environment(task.device)
@@ -301,7 +273,7 @@ class Campaign:
             "batch_size": task.contract["decoding"]["batch_size"],
         }
 
-    def _task(self, slot: Slot, resolved: Resolved, attempt: str) -> ReplayTask:
+    def task(self, slot: Slot, resolved: Resolved, attempt: str) -> ReplayTask:
         contract = resolved.loaded.contract
         work = slot.work or Work(self.purpose, self.samples, self.arms)
         return ReplayTask(
@@ -336,7 +308,7 @@ def _told(slot: Slot, task: ReplayTask) -> str:
     return f"replay {slot.replay}, traced"
 
 
-_SLOT_ZERO = Slot(0, "", 0, "named")
+SLOT_ZERO = Slot(0, "", 0, "named")
 _WITHOUT_WEIGHTS = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",

@@ -84,7 +84,9 @@ class Launcher(Protocol):
     ) -> list[Problem]:
         """Ask that node, in one fresh process, which of these it cannot run and why."""
 
-    def backends(self, task: ReplayTask, environment: Mapping[str, str]) -> Sequence[Backend]:
+    def backends(
+        self, task: ReplayTask, environment: Mapping[str, str], only: Sequence[str] | None
+    ) -> Sequence[Backend]:
         """Ask that node, in one fresh process, which backends can run the task's checkpoint.
 
         Raises:

@@ -379,7 +379,7 @@ def test_the_node_names_itself_and_checks_what_it_is_asked(
     _, planned, places = planned_in(tmp_path, purpose="replay")
     landing = Landing.open(places.landing, create=True)
     campaign = Campaign(landing, cluster, {r.name: r for r in planned.named}, places.scratch)
-    task = campaign._task(planned.slots[0], planned.named[0], "0" * 16)
+    task = campaign.task(planned.slots[0], planned.named[0], "0" * 16)
     assert cluster.preflight([task], {}) == []
     wrong = replace(task, digests=task.digests | {"dataset": "sha256:" + "0" * 64})
     (problem,) = cluster.preflight([task, wrong], {})

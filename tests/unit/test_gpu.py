@@ -43,7 +43,7 @@ def torch_holds(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def device_of(gpu: FakeGpu) -> Device:
-    return Device(gpu.uuid, gpu.name, gpu.used)
+    return Device(gpu.uuid, gpu.name, gpu.used, gpu.total)
 
 
 def test_every_gpu_fact_is_read_for_the_device_of_that_uuid(
@@ -99,7 +99,7 @@ def test_an_instance_under_mig_is_a_device_and_the_whole_gpu_is_not(
 ) -> None:
     instance = FakeGpu(uuid="MIG-1", name="NVIDIA H200 MIG 1g.18gb", used=5)
     use(monkeypatch, FakeGpu(instances=[instance]))
-    assert nvml.devices() == [Device("MIG-1", "NVIDIA H200 MIG 1g.18gb", 5)]
+    assert nvml.devices() == [Device("MIG-1", "NVIDIA H200 MIG 1g.18gb", 5, 140 << 30)]
     seen = nvml.gpu("MIG-1")
     assert (seen.mig_profile(), seen.model()) == ("1g.18gb", "NVIDIA H200")
 
@@ -113,7 +113,7 @@ def test_a_gpu_without_ecc_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unknown_device_cannot_be_observed(gpu: FakeGpu) -> None:
     with pytest.raises(EvidenceError, match="GPU-nowhere"):
-        watch.open_watch(Device("GPU-nowhere", "", 0))
+        watch.open_watch(Device("GPU-nowhere", "", 0, 0))
 
 
 def test_a_free_device_is_free_at_once(gpu: FakeGpu) -> None:
@@ -212,7 +212,7 @@ def test_a_replay_on_the_cpu_has_no_device_to_watch() -> None:
 
 
 def test_a_slot_shows_its_process_one_device_or_none() -> None:
-    assert device_environment(Device("GPU-1", "", 0)) == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+    assert device_environment(Device("GPU-1", "", 0, 0)) == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
     assert device_environment(None) == {"CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -242,7 +242,7 @@ def task(root: Path, **changes: Any) -> ReplayTask:
     campaign = Campaign(
         Landing(where.landing), FakeLauncher(), {"toy": planned.named[0]}, where.scratch
     )
-    return replace(campaign._task(planned.slots[-1], planned.named[0], "0" * 16), **changes)
+    return replace(campaign.task(planned.slots[-1], planned.named[0], "0" * 16), **changes)
 
 
 def test_a_contract_that_can_run_has_no_problem(root: Path) -> None:

@@ -71,7 +71,6 @@ def test_one_model_in_two_formats_differs_in_the_format_and_its_kernels_only() -
         ("awq", 4, 128),
         ("gptq", 4, 128),
     ]
-    assert [table["determinism"].pop("kernel_cache") for table in (awq, gptq)] == ["pinned", "cold"]
     assert awq == gptq
 
 

@@ -92,7 +92,8 @@ def test_survivors_pass_and_what_cannot_run_has_its_reason(root: Path) -> None:
         assert entry["screen"] == "NO_DIFFERENCE_SEEN"
         assert entry["campaigns"]["certify"] == document["campaign"]
         assert entry["campaigns"]["screen"] != document["campaign"]
-        assert (entry["measured_in"], entry["peak_bytes"]) == ("certify", None)
+        assert entry["measured_in"] == "certify"
+        assert entry["peak_bytes"] > 1 << 20
         assert entry["tokens_per_s"] > 0 and entry["load_s"] >= 0
     assert all(control["behaves"] for control in document["controls"])
     assert document["fastest"]["contract"] == document["contracts"][0]["contract"]

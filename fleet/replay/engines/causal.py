@@ -188,7 +188,7 @@ class CausalEngine(abc.ABC):
 
         def generate(num_tokens: int) -> None:
             config = self._explicit_config()
-            config.max_new_tokens = config.min_new_tokens = num_tokens
+            config.max_new_tokens, config.eos_token_id = num_tokens, None
             self._model.generate(inputs=ids, attention_mask=mask, generation_config=config)
 
         with _memory_errors(), torch.inference_mode():

@@ -135,7 +135,7 @@ class Engine(Protocol):
 
     def executed(self, sample: Prepared) -> Mapping[str, Mapping[str, int]]:
         """Phase (prefill, decode) -> kernel name -> launches, on a device; empty on a CPU. Runs the
-        sample again, so it is asked for when all samples have run."""
+        sample again, so it is asked for when all samples have run and the settings were read."""
 
     def warnings(self) -> list[str]:
         """What a person should know and what changes no verdict; after ``load``."""

@@ -67,7 +67,9 @@ def devices() -> list[Device]:
     Raises:
         EvidenceError: cannot-observe.
     """
-    return [Device(g.uuid(), g.name(), g.used_bytes()) for g in _ask("devices", _all)]
+    return [
+        Device(g.uuid(), g.name(), g.used_bytes(), g.total_bytes()) for g in _ask("devices", _all)
+    ]
 
 
 def _all(nvml: Any) -> list[Gpu]:
@@ -147,7 +149,7 @@ class Gpu:
         return int(_ask("memory", self._memory).used)
 
     def total_bytes(self) -> int:
-        """All of the device's memory."""
+        """All of it, what the driver reserves included."""
         return int(_ask("memory", self._memory).total)
 
     def _memory(self, nvml: Any) -> Any:

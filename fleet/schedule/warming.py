@@ -1,0 +1,74 @@
+"""Warm a node's pinned kernel cache before any attempt: one process per contract that compiles.
+
+What a backend compiles at its first load would otherwise change the cache under a replay, which is
+VOID. Nothing of it is evidence, so several contracts are warmed side by side, as many as fit on the
+device. Knows no verdict; a contract that cannot be warmed says why in its own attempts.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fleet.errors import AttemptFailed
+from fleet.schedule.driver import SLOT_ZERO, Campaign
+from fleet.schedule.resolve import Resolved
+
+AT_ONCE = 4
+Outcome = Mapping[str, Any] | str
+"""What was compiled, or the cause why not."""
+
+
+def warm(campaign: Campaign, every_engine: bool = False) -> dict[str, Outcome]:
+    """Compile what the campaign's contracts will use; contract -> outcome.
+
+    Args:
+        campaign: its contracts, launcher and scratch folder.
+        every_engine: also engines that compile nothing as a rule.
+    """
+    chosen = [r for r in campaign.contracts.values() if _compiles(r, every_engine)]
+    if not chosen:
+        return {}
+    campaign.on_event(f"warming the kernel cache for {', '.join(r.name for r in chosen)}")
+    with ThreadPoolExecutor(_at_once(campaign, chosen)) as pool:
+        outcomes = list(pool.map(lambda r: _warm_one(campaign, r), chosen))
+    return dict(zip((r.name for r in chosen), outcomes, strict=True))
+
+
+def _compiles(resolved: Resolved, every_engine: bool) -> bool:
+    contract = resolved.loaded.contract
+    usual = every_engine or contract.model.engine == "gptqmodel"
+    pinned = contract.determinism.kernel_cache == "pinned"
+    return usual and pinned and resolved.checkpoint is not None
+
+
+def _at_once(campaign: Campaign, chosen: list[Resolved]) -> int:
+    """As many as the device holds twice over; one on a CPU, whose cores they would share."""
+    device = campaign.launcher.device()
+    if device is None:
+        return 1
+    largest = max(
+        sum(f.stat().st_size for f in r.checkpoint.glob("*.safetensors"))
+        for r in chosen
+        if r.checkpoint is not None
+    )
+    return max(1, min(AT_ONCE, device.total_bytes // max(1, 2 * largest)))
+
+
+def _warm_one(campaign: Campaign, resolved: Resolved) -> Outcome:
+    contract = resolved.loaded.contract
+    task = campaign.task(SLOT_ZERO, resolved, f"prewarm-{secrets.token_hex(4)}")
+    environment = campaign.environment(task, resolved)
+    threads = contract.determinism.num_threads
+    try:
+        found: Outcome = campaign.launcher.prewarm(
+            task, environment, threads, campaign.limits.replay_s
+        )
+    except AttemptFailed as failed:
+        found = str(failed)
+        campaign.on_event(f"{resolved.name} could not be warmed: {found}")
+    shutil.rmtree(campaign.scratch / task.attempt, ignore_errors=True)
+    return found
