@@ -217,7 +217,16 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+_EXPLAINED = {
+    "Machete runtime unavailable.": "it needs compute capability 9.0, and CUTLASS, which its build "
+    "fetches from the network and no replay may: GPTQMODEL_CUTLASS_DIR names a copy",
+    "Swordfish runtime unavailable.": "it needs compute capability 10 or 11",
+}
+"""What gptqmodel leaves out (7.7.0, utils/machete.py and utils/swordfish.py)."""
+
+
 def _readable(error: BaseException | None) -> str:
-    """The first line, classes by their bare names."""
+    """The first line, classes by their bare names, with what it leaves out."""
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", str(error)) or type(error).__name__
-    return text.splitlines()[0]
+    first = text.splitlines()[0]
+    return f"{first} ({_EXPLAINED[first]})" if first in _EXPLAINED else first

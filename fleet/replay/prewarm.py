@@ -2,8 +2,9 @@
 
 A pinned cache must not change while a replay runs, and kernels are compiled at first use, some for
 each shape. So the contract is loaded once outside every attempt, and one batch of each shape that
-its dataset has is run. Nothing of it is evidence. What was there afterwards is noted beside the
-cache, and while all of it still is, nothing is compiled again.
+its dataset has is run. Nothing of it is evidence. A compiler may keep notes for its next run, so a
+contract is warm only when a process added nothing; what was there then is noted beside the cache,
+and while all of it still is, nothing is run again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from fleet.replay.task import ReplayTask
 
 
 def prewarm(task: ReplayTask) -> dict[str, Any]:
-    """Compile, unless it is all there; ``compiled``: files that were not there before.
+    """Compile, unless it is all there. ``compiled``: files that were not there before; ``warm``: is
+    the cache complete, or must another process look again?
 
     Raises:
         AttemptEnded, UsageError: the contract cannot be loaded or run here.
@@ -32,15 +34,21 @@ def prewarm(task: ReplayTask) -> dict[str, Any]:
     root, mark = caches.pinned_kernels(Path(task.scratch)), _mark(task)
     before = caches.kernel_files(root)
     if _holds(mark, before):
-        return {"compiled": 0, "files": len(before), "seconds": 0.0}
+        return {"compiled": 0, "files": len(before), "seconds": 0.0, "warm": True}
     _run_every_shape(task)
     after = caches.kernel_files(root)
+    new = sum(1 for name in after if after[name] != before.get(name))
+    if not new:
+        _note(mark, after)
+    seconds = time.monotonic() - begun
+    return {"compiled": new, "files": len(after), "seconds": seconds, "warm": not new}
+
+
+def _note(mark: Path, there: dict[str, str]) -> None:
     mark.parent.mkdir(parents=True, exist_ok=True)
     unfinished = mark.with_suffix(f".{os.getpid()}")
-    unfinished.write_text(json.dumps(after, sort_keys=True))
+    unfinished.write_text(json.dumps(there, sort_keys=True))
     unfinished.replace(mark)
-    new = sum(1 for name in after if after[name] != before.get(name))
-    return {"compiled": new, "files": len(after), "seconds": time.monotonic() - begun}
 
 
 def _mark(task: ReplayTask) -> Path:

@@ -64,7 +64,8 @@ class Launcher(Protocol):
     def prewarm(
         self, task: ReplayTask, environment: Mapping[str, str], num_cpus: int, deadline_s: float
     ) -> Mapping[str, Any]:
-        """Compile a contract's kernels in one process that is no attempt.
+        """Compile a contract's kernels in one process that is no attempt; what
+        :func:`fleet.replay.prewarm.prewarm` gives.
 
         Raises:
             AttemptFailed: with its cause.

@@ -46,14 +46,13 @@ def test_every_fact_of_the_device_is_read_without_torch(device: Device) -> None:
 def test_a_device_that_another_process_holds_is_not_free(device: Device) -> None:
     watch = DeviceWatch(device)
     assert watch.wait_free(30)["not_free"] is None
-    holder = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout is not None and holder.stdin is not None
-    assert holder.stdout.readline() == "holds\n"
-    assert watch.wait_free(0)["not_free"]
-    holder.stdin.close()
-    holder.wait(timeout=60)
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "holds\n"
+        assert watch.wait_free(0)["not_free"]
+        holder.communicate("", timeout=60)
     assert watch.wait_free(30)["not_free"] is None
     require_healthy(watch.close())
 

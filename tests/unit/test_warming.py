@@ -25,8 +25,9 @@ GPU = Device("GPU-1", "H200", 0, 100)
 class Warmer(FakeLauncher):
     """Remembers what it was asked to warm; ``refuses`` cannot be."""
 
-    def __init__(self, refuses: str = "") -> None:
+    def __init__(self, refuses: str = "", rounds: int = 1) -> None:
         super().__init__()
+        self.rounds = rounds
         self.warmed: list[ReplayTask] = []
         self.refuses = refuses
 
@@ -40,7 +41,9 @@ class Warmer(FakeLauncher):
             raise AttemptFailed("load-error", "no kernel")
         assert environment["CUDA_VISIBLE_DEVICES"] == GPU.uuid
         self.warmed.append(task)
-        return {"compiled": 1, "files": 1, "seconds": 0.0}
+        times = sum(1 for each in self.warmed if each.contract_name == task.contract_name)
+        left = self.rounds - times
+        return {"compiled": left, "files": 9, "seconds": 1.0, "warm": left == 0}
 
 
 def campaign_of(root: Path, launcher: FakeLauncher, **kinds: tuple[str, str]) -> Campaign:
@@ -89,6 +92,15 @@ def test_a_contract_that_cannot_be_warmed_does_not_stop_the_others(root: Path) -
     assert [task.contract_name for task in launcher.warmed] == ["b"]
 
 
+def test_a_contract_is_warm_when_a_fresh_process_adds_nothing(root: Path) -> None:
+    launcher = Warmer(rounds=3)
+    outcomes = warm(campaign_of(root, launcher, a=("gptqmodel", "pinned")))
+    assert outcomes == {"a": {"compiled": 3, "files": 9, "seconds": 3.0}}
+    assert len({task.attempt for task in launcher.warmed}) == 3
+    endless = warm(campaign_of(root, Warmer(rounds=99), a=("gptqmodel", "pinned")))
+    assert 'kernel_cache = "cold"' in str(endless["a"])
+
+
 def test_a_cache_is_compiled_once_and_again_when_a_kernel_is_gone(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,8 +116,11 @@ def test_a_cache_is_compiled_once_and_again_when_a_kernel_is_gone(
 
     monkeypatch.setattr(prewarm, "_run_every_shape", compile_one)
     found = [prewarm.prewarm(task) for _ in range(2)]
-    assert [(f["compiled"], f["files"]) for f in found] == [(1, 1), (0, 1)]
+    assert [(f["compiled"], f["files"], f["warm"]) for f in found] == [(1, 1, False), (0, 1, True)]
+    monkeypatch.setattr(prewarm, "_run_every_shape", lambda _: pytest.fail("it is warm"))
+    assert prewarm.prewarm(task)["warm"]
     kernel.unlink()
+    monkeypatch.setattr(prewarm, "_run_every_shape", compile_one)
     assert prewarm.prewarm(task)["compiled"] == 1
 
 
