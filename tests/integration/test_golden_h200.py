@@ -1,4 +1,4 @@
-"""The evidence of a real GPU, judged again: the same verdicts, culprits and counts as are recorded.
+"""The evidence of a real GPU, judged again: the verdicts, culprits and counts that are recorded.
 
 ``tests/golden/h200-awq-sweep.tar.xz`` is the landing of one sweep on an NVIDIA H200; the JSON beside
 it says what it shows. Nothing here needs a GPU: verdicts are functions of landed evidence.
@@ -33,13 +33,13 @@ def test_the_archive_gives_the_recorded_verdicts(derived: dict[str, Any]) -> Non
 
 
 def by_backend(name: str) -> dict[str, Any]:
-    (entry,) = [
-        e
-        for e in RECORDED["contracts"]
-        if e["contract"].partition("@")[2].partition(":")[0] == name
-    ]
-    found: dict[str, Any] = entry
+    found: dict[str, Any] = {backend_of(e): e for e in RECORDED["contracts"]}[name]
     return found
+
+
+def backend_of(entry: dict[str, Any]) -> str:
+    """``NAME@BACKEND:DTYPE`` -> BACKEND."""
+    return str(entry["contract"]).partition("@")[2].partition(":")[0]
 
 
 def test_marlin_fails_where_two_other_backends_of_the_same_checkpoint_pass() -> None:
@@ -66,7 +66,7 @@ def test_all_ran_on_one_device_and_the_controls_behaved() -> None:
 
 def test_the_readme_shows_these_figures() -> None:
     for entry in RECORDED["contracts"]:
-        name = entry["contract"].partition("@")[2].partition(":")[0]
+        name = backend_of(entry)
         (line,) = [each for each in README.splitlines() if each.startswith(f"{name} ")]
         tokens = sum(int(grades["tokens"].partition("/")[0]) for grades in entry["exact"].values())
         logits = sum(int(grades["logits"].partition("/")[0]) for grades in entry["exact"].values())
