@@ -1,7 +1,7 @@
 """The evidence of a real GPU, judged again: the verdicts, culprits and counts that are recorded.
 
-``tests/golden/h200-awq-sweep.tar.xz`` is the landing of one sweep on an NVIDIA H200; the JSON beside
-it says what it shows. Nothing here needs a GPU: verdicts are functions of landed evidence.
+``tests/golden/h200-awq-sweep.tar.xz`` is the landing of one sweep on an NVIDIA H200; the JSON
+beside it says what it shows. Nothing here needs a GPU: verdicts are functions of landed evidence.
 """
 
 from __future__ import annotations
