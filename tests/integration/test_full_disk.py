@@ -116,7 +116,7 @@ def test_a_disk_full_after_the_replays_costs_none_of_them(
     monkeypatch.chdir(tmp_path)
     write_configs(tmp_path / "configs")
     launcher = nullcontext(FakeLauncher())
-    monkeypatch.setattr("fleet.schedule.cluster.RayCluster", lambda address: launcher)
+    monkeypatch.setattr("fleet.schedule.cluster.RayCluster", lambda *given: launcher)
     calls: list[int] = []
     real = certify.ingest_and_publish
 
