@@ -34,6 +34,7 @@ class TraceMode(StrEnum):
 
     never = "never"
     on_fail = "on-fail"
+    always = "always"
 
 
 app = typer.Typer(

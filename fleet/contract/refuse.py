@@ -19,8 +19,8 @@ def refuse_unavailable(contract: Contract, where: str) -> None:
     require = contract.require
     if contract.model.kind == "vision":
         raise _unsupported(where, "model.kind", '"text"', '"vision"', 'write kind = "text"')
-    if require.grade == "modules":
-        grades = 'one of "metric", "prediction", "tokens", "logits"'
+    if require.grade == "modules" and contract.model.engine == "synthetic":
+        grades = 'one of "metric", "prediction", "tokens", "logits" (the engine has no modules)'
         raise _unsupported(where, "require.grade", grades, '"modules"', 'write grade = "logits"')
     if require.scope == "same-class":
         fix = 'write scope = "same-unit"'

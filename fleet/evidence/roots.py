@@ -16,20 +16,27 @@ from fleet.evidence.records import graded_fields, length_prefixed
 
 ROOT_HEADER = b"fleet-root-1\n"
 ROOTED: tuple[str, ...] = ("metric", "prediction", "tokens", "logits")
-"""Grades that rows of a certification carry; *modules* comes with tracing."""
+"""Grades that the rows of every certification carry."""
+
+TRACED: tuple[str, ...] = (*ROOTED, "modules")
+"""Those of a replay that was traced throughout: each row's own field at *modules* is the digest of
+its batch's calls."""
 
 Row = dict[str, Any]
 
 
 class ArmRoots:
-    """Roots of one arm at every grade of :data:`ROOTED`, fed row by row in dataset order."""
+    """Roots of one arm at every grade of ``grades``, fed row by row in dataset order."""
 
-    def __init__(self, arm: str, num_rows: int, num_correct: int) -> None:
+    def __init__(
+        self, arm: str, num_rows: int, num_correct: int, grades: tuple[str, ...] = ROOTED
+    ) -> None:
         metric = length_prefixed([struct.pack("<qq", num_correct, num_rows)])
         self._hashers = {
             grade: hashlib.sha256(ROOT_HEADER + f"{grade}\n{arm}\n{num_rows}\n".encode() + metric)
-            for grade in ROOTED
+            for grade in grades
         }
+        self._rowed = grades[1:]
 
     def add(self, row: Row, graded: dict[str, bytes] | None = None) -> None:
         """Add the next row: its id, then its fields of each grade and of every lower one.
@@ -39,7 +46,7 @@ class ArmRoots:
         own = graded or graded_fields(row)
         chunk = length_prefixed([row["sample_id"].encode("utf-8")])
         self._hashers["metric"].update(chunk)
-        for grade in ROOTED[1:]:
+        for grade in self._rowed:
             chunk += own[grade]
             self._hashers[grade].update(chunk)
 
@@ -63,4 +70,5 @@ def attempt_root(roots_by_arm: dict[str, bytes]) -> bytes:
 
 def attempt_roots(by_arm: dict[str, dict[str, bytes]]) -> dict[str, bytes]:
     """``{grade: root}`` of a whole attempt from ``{arm: {grade: root}}``."""
-    return {g: attempt_root({arm: roots[g] for arm, roots in by_arm.items()}) for g in ROOTED}
+    grades = dict.fromkeys(grade for roots in by_arm.values() for grade in roots)
+    return {g: attempt_root({arm: roots[g] for arm, roots in by_arm.items()}) for g in grades}

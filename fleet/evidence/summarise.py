@@ -16,11 +16,13 @@ from fleet.errors import EvidenceError
 from fleet.evidence.landing import Landing, file_sha256
 from fleet.evidence.ledger import Entry
 from fleet.evidence.manifest import Manifest, Process
+from fleet.evidence.modules import Modules, read_modules
 from fleet.evidence.rows import batch_places, check_columns, identities
 from fleet.evidence.sample_set import check_sample_set
 from fleet.evidence.states import Cause
 from fleet.evidence.summary import AttemptSummary
 from fleet.evidence.tally import tally_rows
+from fleet.evidence.trace import require_files
 
 
 @dataclass(frozen=True)
@@ -251,12 +253,29 @@ def _with_rows(
     check_columns(parts)
     arms = planned.body["arms"]
     in_order = check_sample_set(summary.attempt, parts, planned.body["sample_ids"], arms)
-    tally = tally_rows(parts, arms, in_order)
+    modules = _modules(landing, planned, manifest)
+    tally = tally_rows(parts, arms, in_order, modules.digests if modules else None)
     if tally.roots != manifest.roots or tally.arm_roots != manifest.arm_roots:
         raise EvidenceError("evidence-altered", "the rows do not give the manifest's roots")
     _check_batches(parts, planned.body.get("batch_size"))
-    power = tally.power
-    return replace(summary, rows=power.records, arms=tally.arms, roots=tally.roots, power=power)
+    power, trace = tally.power, {}
+    if modules is not None:
+        trace = vars(modules.coverage) | {"gap": modules.coverage.gap()}
+    return replace(
+        summary, rows=power.records, arms=tally.arms, roots=tally.roots, power=power, trace=trace
+    )
+
+
+def _modules(landing: Landing, planned: Entry, manifest: Manifest) -> Modules | None:
+    """The calls of a replay that was planned to be traced throughout while it certifies."""
+    order = planned.body.get("trace")
+    if planned.body.get("purpose") != "certify" or not order or order.get("steps") != "all":
+        return None
+    if not manifest.trace:
+        raise EvidenceError("missing-evidence", "planned to be traced, and no trace landed")
+    require_files(landing.attempt(manifest.attempt), manifest)
+    files, hooks = manifest.trace["files"], str(manifest.trace.get("hooks", ""))
+    return read_modules(landing.attempt(manifest.attempt), files, hooks)
 
 
 def _check_batches(parts: list[Path], size: int | None) -> None:

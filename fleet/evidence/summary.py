@@ -68,7 +68,8 @@ class AttemptSummary:
 
     ``accepted_at_s`` is the time of the ledger's *accepted* entry, None when not accepted.
     ``stages``: checkpoint, post_init_weights, end_weights, effective, effective_end digests.
-    ``unit`` is the unit's identity, ``platform`` the class key.
+    ``unit`` is the unit's identity, ``platform`` the class key. ``trace``: coverage of a replay
+    that was certified with every call traced, and ``gap``: why it is not complete, or None.
     """
 
     attempt: str
@@ -94,6 +95,7 @@ class AttemptSummary:
     envelope: dict[str, Any]
     warnings: tuple[str, ...] = ()
     effective: dict[str, Any] = field(default_factory=dict)
+    trace: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form, the inverse of :meth:`from_json`."""

@@ -17,8 +17,9 @@ from fleet.contract.canonical import sha256, to_text
 from fleet.errors import EvidenceError
 from fleet.evidence.digests import ids_bytes, token_sequence_digest
 from fleet.evidence.distinct import Distinct
-from fleet.evidence.records import graded_fields, row_digests
-from fleet.evidence.roots import ArmRoots, attempt_roots
+from fleet.evidence.modules import Batch
+from fleet.evidence.records import graded_fields, length_prefixed, row_digests
+from fleet.evidence.roots import ROOTED, TRACED, ArmRoots, attempt_roots
 from fleet.evidence.rows import arm_counts, derivable_rows
 from fleet.evidence.summary import STAGE_COLUMNS, ArmSummary, Power
 
@@ -35,22 +36,31 @@ class Tally:
     power: Power
 
 
-def tally_rows(parts: Sequence[Path], arms: Sequence[str], in_order: bool) -> Tally:
+def tally_rows(
+    parts: Sequence[Path],
+    arms: Sequence[str],
+    in_order: bool,
+    modules: Mapping[Batch, bytes] | None = None,
+) -> Tally:
     """Check every row against itself and tally all of them.
 
     Args:
         parts: Parquet files of one attempt, with each sample once per arm.
         arms: names of the declared arms.
         in_order: the files already hold each arm in dataset order.
+        modules: digest of every batch's calls, where the attempt was traced throughout.
 
     Raises:
-        EvidenceError: on a NULL, or a row whose counts, ids and digests disagree.
+        EvidenceError: on a NULL, a row whose counts, ids and digests disagree, or a batch without
+            a traced call.
     """
-    tallies = _tallies(arm_counts(parts), arms)
+    tallies = _tallies(arm_counts(parts), arms, ROOTED if modules is None else TRACED)
     power = _PowerTally()
     for row in derivable_rows(parts, in_order):
         graded = graded_fields(row)
         _check_row(row, graded)
+        if modules is not None:
+            graded["modules"] = _calls_of(row, modules)
         _count(tallies[row["arm"]], row, graded)
         power.add(row)
     by_arm = {arm: t.roots.digests() for arm, t in tallies.items()}
@@ -117,10 +127,20 @@ class _PowerTally:
         )
 
 
-def _tallies(counts: Mapping[str, tuple[int, int]], arms: Sequence[str]) -> dict[str, _ArmTally]:
+def _calls_of(row: Row, modules: Mapping[Batch, bytes]) -> bytes:
+    """A row's own field at the grade *modules*."""
+    digest = modules.get((row["arm"], row["batch_ordinal"]))
+    if digest is None:
+        raise EvidenceError("missing-evidence", f"{_where(row)}: no traced call")
+    return length_prefixed([digest])
+
+
+def _tallies(
+    counts: Mapping[str, tuple[int, int]], arms: Sequence[str], grades: tuple[str, ...]
+) -> dict[str, _ArmTally]:
     return {
         arm: _ArmTally(
-            ArmRoots(arm, *counts.get(arm, (0, 0))),
+            ArmRoots(arm, *counts.get(arm, (0, 0)), grades),
             {name: hashlib.sha256() for name in STAGE_COLUMNS},
         )
         for arm in arms

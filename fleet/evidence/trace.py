@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fleet.errors import EvidenceError
@@ -24,6 +25,8 @@ from fleet.evidence.landing import Landing, file_sha256
 from fleet.evidence.manifest import Manifest
 
 TRACE_FORMAT = 1
+UNCHANGED = "no bit changed"
+"""What a session says of its hooks when the first batch gave the same logits without them."""
 DIGEST = pa.binary(32)
 
 
@@ -180,8 +183,30 @@ class Trace:
     injected: str | None = None
 
 
-def read_trace(landing: Landing, attempt: str) -> Trace | None:
+def calls_files(manifest: Manifest) -> list[str]:
+    """Names of the files that hold calls, in the order they landed."""
+    others = ("trace-modules.parquet", "trace-weights.parquet")
+    return [name for name in sorted(manifest.trace["files"]) if name not in others]
+
+
+def require_files(folder: Path, manifest: Manifest) -> None:
+    """Every file of the trace is there, with the bytes that the manifest names.
+
+    Raises:
+        EvidenceError: evidence-altered.
+    """
+    for name, digest in manifest.trace["files"].items():
+        _require_whole(folder / name, digest)
+
+
+def read_trace(landing: Landing, attempt: str, only: tuple[str, int] | None = None) -> Trace | None:
     """The trace of one attempt; None when it has a manifest and no trace.
+
+    Args:
+        landing: where it is.
+        attempt: its id.
+        only: (arm, batch) whose calls are wanted; None for all of them, which of a replay that was
+            traced throughout are more than fit in memory.
 
     Raises:
         EvidenceError: a file is missing, was edited after the fact, or is of another format.
@@ -193,15 +218,10 @@ def read_trace(landing: Landing, attempt: str) -> Trace | None:
     if not manifest.trace:
         return None
     folder = landing.attempt(attempt)
-    files: dict[str, str] = manifest.trace["files"]
-    for name, digest in files.items():
-        _require_whole(folder / name, digest)
-    calls = [
-        n for n in sorted(files) if n not in ("trace-modules.parquet", "trace-weights.parquet")
-    ]
+    require_files(folder, manifest)
     return Trace(
         attempt=attempt,
-        calls=tuple(call for name in calls for call in _calls(folder / name)),
+        calls=tuple(c for name in calls_files(manifest) for c in _calls(folder / name, only)),
         modules={m.path: m for m in _rows(folder / "trace-modules.parquet", ModuleRow, MODULES)},
         weights={w.name: w for w in _rows(folder / "trace-weights.parquet", WeightRow, WEIGHTS)},
         repeats=tuple(manifest.trace.get("repeats", ())),
@@ -218,19 +238,24 @@ def _require_whole(path: Path, digest: str) -> None:
         raise EvidenceError("evidence-altered", f"{path.name} was edited after the fact")
 
 
-def _calls(path: Path) -> Iterable[Call]:
-    return (Call(**row | {"sample_ids": tuple(row["sample_ids"])}) for row in _read(path, CALLS))
+def _calls(path: Path, only: tuple[str, int] | None) -> Iterable[Call]:
+    wanted = None
+    if only is not None:
+        wanted = (pc.field("arm") == only[0]) & (pc.field("batch") == only[1])
+    rows = _read(path, CALLS, wanted)
+    return (Call(**row | {"sample_ids": tuple(row["sample_ids"])}) for row in rows)
 
 
 def _rows(path: Path, kind: type[Any], schema: pa.Schema) -> list[Any]:
     return [kind(**row) for row in _read(path, schema)]
 
 
-def _read(path: Path, schema: pa.Schema) -> list[dict[str, Any]]:
-    table = pq.read_table(path)
-    if not table.schema.equals(schema):
+def _read(
+    path: Path, schema: pa.Schema, wanted: pc.Expression | None = None
+) -> list[dict[str, Any]]:
+    if not pq.read_schema(path).equals(schema):
         raise EvidenceError("evidence-altered", f"{path.name}: not the columns of a trace")
-    rows: list[dict[str, Any]] = table.to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(path, filters=wanted).to_pylist()
     return rows
 
 

@@ -29,6 +29,7 @@ from fleet.judge.platforms import parted
 from fleet.judge.present import check_expectation, exit_code, status_of, verdict_lines
 from fleet.judge.sets import SetKey, groups, in_order, pairs_needed, set_key
 from fleet.judge.sufficiency import Evidence
+from fleet.judge.tracing.throughout import proven_by, with_execution
 from fleet.judge.tracing.verdict import of_trace, with_culprit
 from fleet.judge.verdict import Verdict
 
@@ -46,9 +47,11 @@ __all__ = [
     "of_trace",
     "pairs_needed",
     "pairs_needed_for_campaign",
+    "proven_by",
     "status_of",
     "verdict_lines",
     "with_culprit",
+    "with_execution",
 ]
 
 NO_CONTROLS: Mapping[str, Sequence[str]] = {}

@@ -128,6 +128,8 @@ def _missing(summary: AttemptSummary, require: Require) -> str | None:
         tables = (summary.roots, *(arm.roots for arm in summary.arms.values()))
         if any(not table.get(grade) for table in tables):
             return f"no root at the grade {grade}"
+    if require.grade == "modules" and (gap := summary.trace.get("gap", "it is not told")):
+        return f"the trace does not cover every call: {gap}"
     for column in STAGE_COLUMNS:
         if any(not arm.columns.get(column) for arm in summary.arms.values()):
             return f"no digest of the column {column}"

@@ -24,6 +24,7 @@ from fleet.contract.model import Contract
 from fleet.errors import AttemptEnded, AttemptVoid, EvidenceError, UsageError
 from fleet.evidence.landing import file_sha256, write_once
 from fleet.evidence.manifest import Manifest
+from fleet.evidence.modules import read_modules
 from fleet.evidence.parts import PartWriter
 from fleet.evidence.platform import PLATFORM_FORMAT
 from fleet.evidence.rows import check_columns
@@ -76,7 +77,7 @@ def run_replay(task: ReplayTask, entry: AtEntry, ids: dict[str, str] | None = No
     tally: Tally | None = None
     try:
         _replay(task, entry, ids or {}, seen, writer)
-        tally = _tally(task, writer)
+        tally = _tally(task, writer, seen.trace)
     except AttemptEnded as ended:
         state = "VOID" if isinstance(ended, AttemptVoid) else "FAILED"
         cause = Cause(ended.code, ended.text, ended.details)
@@ -284,10 +285,13 @@ def _close(
     return manifest
 
 
-def _tally(task: ReplayTask, writer: PartWriter) -> Tally:
+def _tally(task: ReplayTask, writer: PartWriter, trace: Mapping[str, Any]) -> Tally:
     paths = [task.folder / part.name for part in writer.parts]
     check_columns(paths)
-    return tally_rows(paths, task.arms, in_order=True)
+    modules = None
+    if task.traces_everything:
+        modules = read_modules(task.folder, trace["files"], trace["hooks"]).digests
+    return tally_rows(paths, task.arms, in_order=True, modules=modules)
 
 
 def _logs(folder: Path) -> dict[str, str]:

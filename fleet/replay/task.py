@@ -96,6 +96,11 @@ class ReplayTask:
         return Contract.model_validate(self.contract)
 
     @property
+    def traces_everything(self) -> bool:
+        """A certification replay with every call of every step traced: it has the grade modules."""
+        return self.purpose == "certify" and self.trace is not None and self.trace.steps == "all"
+
+    @property
     def folder(self) -> Path:
         """Where this attempt lands."""
         return Path(self.landing) / "attempts" / self.attempt

@@ -17,8 +17,9 @@ from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
 from fleet.judge.compare import PairComparison, compare_rows
 from fleet.judge.sets import in_order
+from fleet.judge.tracing.culprit import Localisation
 from fleet.judge.verdict import Verdict
-from fleet.report.traces import Traced, traced
+from fleet.report.traces import Traced, own_trace, traced
 from fleet.store import pairs, queries
 from fleet.store.open import Store
 
@@ -69,6 +70,7 @@ class Answers:
     landing: Landing
     _compared: dict[Pair, PairComparison] = field(default_factory=dict)
     _traced: dict[tuple[str, ...], Traced] = field(default_factory=dict)
+    _own: dict[tuple[str, ...], Localisation | None] = field(default_factory=dict)
 
     def campaign(
         self, campaign: str, named: Sequence[Asked], controls: Sequence[Asked]
@@ -88,8 +90,8 @@ class Answers:
     def verdict(self, campaign: str, asked: Asked, controls_failed: Sequence[str] = ()) -> Verdict:
         """One contract's verdict for one campaign."""
         summaries = queries.summaries(self.store.con, execution_id=asked.execution_id)
-        about = self.traced(campaign, summaries)
         if asked.expect is not None and asked.expect.culprit is not None:
+            about = self.traced(campaign, summaries)
             return self._of_trace(campaign, asked, summaries, about)
         needed = rules.pairs_needed_for_campaign(summaries, asked.require, campaign)
         verdict = rules.judge_campaign(
@@ -101,7 +103,20 @@ class Answers:
             controls_failed=controls_failed,
             platforms=self._platform_facts(),
         )
-        return verdict if about.found is None else rules.with_culprit(verdict, about.found)
+        found = self.localised(campaign, summaries) if verdict.verdict == "FAIL" else None
+        verdict = verdict if found is None else rules.with_culprit(verdict, found)
+        return rules.with_execution(verdict, summaries)
+
+    def localised(self, campaign: str, summaries: Sequence[AttemptSummary]) -> Localisation | None:
+        """Where a campaign's replays part: by the evidence of the failing replays where they were
+        traced throughout, with what later traces prove of that call; else by later traces."""
+        later = self.traced(campaign, summaries).found
+        mine = [s for s in summaries if s.campaign == campaign and s.purpose == "certify"]
+        key = tuple(s.attempt for s in mine)
+        if key not in self._own:
+            self._own[key] = own_trace(self.landing, mine)
+        own = self._own[key]
+        return later if own is None else rules.proven_by(own, later)
 
     def traced(self, campaign: str, summaries: Sequence[AttemptSummary]) -> Traced:
         """What the campaign's traced attempts among these say; read once."""
@@ -115,9 +130,9 @@ class Answers:
         """A FAIL with the culprit that the newest trace of its contract found, if any did."""
         if verdict.verdict != "FAIL":
             return verdict
-        tracing = (s.campaign for s in in_order(summaries) if s.purpose == "trace")
+        tracing = (s.campaign for s in in_order(summaries) if s.purpose == "trace" or s.trace)
         for campaign in reversed(list(dict.fromkeys(tracing))):
-            found = self.traced(campaign, summaries).found
+            found = self.localised(campaign, summaries)
             if found is not None and found.culprit is not None:
                 return rules.with_culprit(verdict, found)
         return verdict

@@ -134,7 +134,7 @@ def rows_of(
         for key, members in sorted(groups.items())
         if key.platform or len(groups) == 1
     ]
-    rows = [_with_culprit(answers, row, summaries) for row in rows]
+    rows = [_with_traces(answers, row, summaries) for row in rows]
     failed = {r.platform for r in rows if r.verdict and not r.verdict.traced and _fails(r)}
     # Traced replays that agree add nothing. Those that differ stay a difference, told once.
     telling = [
@@ -149,14 +149,15 @@ def _fails(row: StatusRow) -> bool:
     return row.verdict is not None and row.verdict.verdict == "FAIL"
 
 
-def _with_culprit(
+def _with_traces(
     answers: Answers, row: StatusRow, summaries: Sequence[AttemptSummary]
 ) -> StatusRow:
-    """A FAIL with what the newest trace on its platform found."""
-    if row.verdict is None or not _fails(row):
+    """A FAIL with what the newest trace on its platform found, a PASS with what was watched."""
+    if row.verdict is None:
         return row
     here = [s for s in summaries if s.platform == row.platform]
-    return replace(row, verdict=answers.with_newest_trace(row.verdict, here))
+    told = answers.with_newest_trace(row.verdict, here)
+    return replace(row, verdict=rules.with_execution(told, here))
 
 
 def _traced_control(

@@ -5,12 +5,14 @@ Derived at every call from landed evidence; holds no rule of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.errors import EvidenceError
 from fleet.evidence.landing import Landing
+from fleet.evidence.manifest import Manifest
+from fleet.evidence.modules import Batch, read_modules
 from fleet.evidence.states import ran_to_its_end
 from fleet.evidence.summary import AttemptSummary
 from fleet.evidence.trace import Trace, read_trace
@@ -87,6 +89,41 @@ def trace_document(contract: str, about: Traced, head: dict[str, Any]) -> dict[s
         "not_localised": list(found.not_localised),
         "hooks": list(found.hooks),
     }
+
+
+def own_trace(landing: Landing, summaries: Sequence[AttemptSummary]) -> Localisation | None:
+    """Where certification replays that were traced throughout part, by their own evidence: the
+    first batch whose calls differ is read, and no other.
+
+    Args:
+        landing: where the traces are.
+        summaries: attempts of one contract and campaign; others than such replays are left out.
+    """
+    throughout = [s for s in summaries if s.trace and s.roots.get("modules")]
+    other = next((s for s in throughout if _modules(s) != _modules(throughout[0])), None)
+    if other is None:
+        return None
+    pair = (throughout[0].attempt, other.attempt)
+    try:
+        first = _first_batch(*(_batches(landing, attempt) for attempt in pair))
+        read = [read_trace(landing, attempt, first) for attempt in pair]
+    except EvidenceError:
+        return None  # the attempt is VOID, and its summary says why
+    return localise([t for t in read if t is not None], (), "failing")
+
+
+def _modules(summary: AttemptSummary) -> str:
+    return summary.roots["modules"]
+
+
+def _batches(landing: Landing, attempt: str) -> Mapping[Batch, bytes]:
+    manifest = Manifest.from_bytes(landing.manifest(attempt).read_bytes())
+    return read_modules(landing.attempt(attempt), manifest.trace["files"], "").digests
+
+
+def _first_batch(one: Mapping[Batch, bytes], other: Mapping[Batch, bytes]) -> Batch | None:
+    """In the order they ran; None when the difference is in no call (a lower grade's own field)."""
+    return next((batch for batch in one if one[batch] != other.get(batch)), None)
 
 
 def result_of(about: Traced) -> str:

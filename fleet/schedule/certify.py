@@ -14,10 +14,11 @@ from fleet.contract.load import BUILTIN
 from fleet.errors import ContractError, NotIngested, StoreError
 from fleet.evidence.landing import Landing
 from fleet.evidence.states import Purpose
+from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
 from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
 from fleet.schedule.launcher import Launcher
-from fleet.schedule.plan import MUST, TRACED, Slot, controls_for, plan
+from fleet.schedule.plan import MUST, TRACED, Slot, Work, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
 from fleet.schedule.tracing import TracePlan, Tracing, first_sample, plan_for
 from fleet.schedule.warming import warm
@@ -83,12 +84,21 @@ def plan_resolved(request: Request, named: list[Resolved], places: Places, say: 
     _refuse_doubles(named)
     controls = _controls(request, named, places, say)
     _require_expectations([r for r in (*named, *controls) if r.name in MUST])
-    slots = plan(
-        [_slot_count(r) for r in named],
-        [_slot_count(r) for r in controls],
-        {r.name: traced.work for r in (*named, *controls) if (traced := _traced_control(r))},
-    )
+    works = {r.name: THROUGHOUT for r in named if _traced_throughout(request, r)}
+    works |= {r.name: p.work for r in (*named, *controls) if (p := _traced_control(r))}
+    slots = plan([_slot_count(r) for r in named], [_slot_count(r) for r in controls], works)
     return Planned(named, controls, slots)
+
+
+THROUGHOUT = Work("certify", trace=TraceOrder())
+"""A certification replay with every call of every sample traced."""
+
+
+def _traced_throughout(request: Request, resolved: Resolved) -> bool:
+    """When asked for, and for what cannot be shown otherwise; an engine without modules cannot."""
+    contract = resolved.loaded.contract
+    wanted = request.trace == "always" or contract.require.grade == "modules"
+    return wanted and request.purpose == "certify" and contract.model.engine != "synthetic"
 
 
 def _traced_control(resolved: Resolved) -> TracePlan | None:
@@ -241,11 +251,12 @@ def _looking_into(
             verdicts = [(r, answers.verdict(campaign.id, asked)) for r, asked in pairs]
         return [
             plan_for(verdict, r) for r, verdict in verdicts if verdict.verdict == "FAIL"
-            and not verdict.traced and r.loaded.contract.model.engine != "synthetic"
+            and r.loaded.contract.model.engine != "synthetic"
+            and (r.loaded.contract.expect is None or r.loaded.contract.expect.culprit is None)
         ]  # fmt: skip
 
     plans = {p.resolved.name: p for p in controls if p is not None}
-    return Tracing(landing, plans, failing if request.trace == "on-fail" else None)
+    return Tracing(landing, plans, None if request.trace == "never" else failing)
 
 
 BUSY_S = 60.0

@@ -98,7 +98,8 @@ class Tracing:
                 for e in ends
                 if e.slot.contract == plan.resolved.name and ran_to_its_end(e.state, e.cause)
             ]
-            orders = [(e.attempt, e.slot.work.trace) for e in mine if e.slot.work]
+            works = [(e.attempt, e.slot.work) for e in mine if e.slot.work]
+            orders = [(attempt, work.trace) for attempt, work in works if work.purpose == "trace"]
             plan.traced = [a for a, order in orders if order and not order.targets]
             plan.repeated = [a for a, order in orders if order and order.targets]
 
@@ -143,6 +144,8 @@ def plan_for(verdict: Verdict, resolved: Resolved) -> TracePlan:
     """How to look into a FAIL: its first differing sample, in that arm alone."""
     first = verdict.first_difference or {}
     sample, arm = first.get("sample_id"), first.get("arm")
+    if verdict.culprit is not None:  # its own trace says where, also of what healed
+        sample, arm = next(iter(verdict.culprit["sample_ids"]), sample), verdict.culprit["arm"]
     if sample not in resolved.dataset.ids:
         sample = resolved.dataset.ids[0]
     arms = sorted(resolved.loaded.contract.arms)

@@ -44,7 +44,9 @@ def with_culprit(verdict: Verdict, found: Localisation) -> Verdict:
         words = f"{NOT_LOCALISED} {len(found.attempts)} traced replays"
         return replace(verdict, warnings=(*verdict.warnings, words))
     named = replace(verdict, culprit=culprit.to_json(), fault=culprit.kind)
-    if next(iter(verdict.stages), None) != "logits" or not culprit.survives_to_logits:
+    healed = not verdict.stages and verdict.first_broken_grade == "modules"
+    reached = next(iter(verdict.stages), None) == "logits" and culprit.survives_to_logits
+    if not healed and not reached:
         return named
     layers = layers_of(culprit)
     layer = layers[0] if len(layers) == 1 else None

@@ -19,14 +19,13 @@ from fleet.contract.canonical import sha256, to_text
 from fleet.errors import AttemptFailed
 from fleet.evidence.landing import write_once
 from fleet.evidence.parts import PartWriter
-from fleet.evidence.trace import MODULES, WEIGHTS, Call, calls_table, to_table
+from fleet.evidence.trace import MODULES, UNCHANGED, WEIGHTS, Call, calls_table, to_table
 from fleet.replay.engines.protocol import Engine, Generation, Prepared
 from fleet.replay.task import ReplayTask, TraceOrder
 from fleet.replay.trace.frozen import RandomState
 from fleet.replay.trace.repeat import Repeater
 from fleet.replay.trace.tracer import Tracer
 
-UNCHANGED = "no bit changed"
 OWN_DIFFERENCE = "undecidable: without hooks the contract differs from itself"
 UNDECIDED = "traced logits differ from two equal untraced runs: the hooks, or a rare race"
 

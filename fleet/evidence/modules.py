@@ -1,0 +1,117 @@
+"""What a traced replay says at the grade *modules*: one digest per batch over all of its calls.
+
+A batch's digest is SHA-256 over a header and, for every call in the order the calls ended, its
+step, its places, its module's path, its in-root and its out-root. The rows of a batch share it.
+Read from the landed calls a group of rows at a time, by the worker and by whoever checks it. Knows
+no manifest and no verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fleet.errors import EvidenceError
+from fleet.evidence.records import length_prefixed
+from fleet.evidence.trace import CALLS, MODULES, UNCHANGED
+
+HEADER = b"fleet-modules-1\n"
+BATCH_ROWS = 8192
+_COLUMNS = (
+    "arm", "batch", "step", "begin", "end", "path", "in_sha256", "out_sha256", "unhashed",
+)  # fmt: skip
+
+Batch = tuple[str, int]
+"""(arm, ordinal of the batch in it)."""
+
+
+@dataclass
+class Coverage:
+    """How much of what ran the trace saw. ``silent``: modules with a forward that never fired."""
+
+    calls: int = 0
+    unknown: int = 0
+    unhashed: int = 0
+    never_returned: int = 0
+    silent: list[str] = field(default_factory=list)
+    hooks: str = ""
+
+    def gap(self) -> str | None:
+        """Why the trace does not cover everything, or None when it does."""
+        if self.calls == 0:
+            return "no call was traced"
+        for number, words in (
+            (self.unknown, "calls had nothing hashable going in"),
+            (self.unhashed, "calls were given something that is not hashed"),
+            (self.never_returned, "calls never returned"),
+            (len(self.silent), f"modules never fired, {', '.join(self.silent[:2])} among them"),
+        ):
+            if number:
+                return f"{number} {words}"
+        return None if self.hooks == UNCHANGED else f"hooks: {self.hooks or 'not looked at'}"
+
+
+@dataclass(frozen=True)
+class Modules:
+    """``digests`` in the order the batches ran; 32 bytes each."""
+
+    digests: Mapping[Batch, bytes]
+    coverage: Coverage
+
+
+def read_modules(folder: Path, files: Iterable[str], hooks: str) -> Modules:
+    """Digest every batch of a trace.
+
+    Args:
+        folder: the attempt's folder.
+        files: names of the trace's files.
+        hooks: what the session found out about its own hooks.
+
+    Raises:
+        EvidenceError: a file is not the columns of a trace.
+    """
+    names = sorted(files)
+    coverage = Coverage(hooks=hooks)
+    hashers: dict[Batch, Any] = {}
+    for name in names:
+        if name not in ("trace-modules.parquet", "trace-weights.parquet"):
+            for rows in _groups(folder / name, CALLS, _COLUMNS):
+                _add(rows, hashers, coverage)
+    for rows in _groups(folder / "trace-modules.parquet", MODULES, ("path", "expected", "fired")):
+        coverage.silent += [
+            path for path, expected, fired in zip(*rows, strict=True) if expected and not fired
+        ]
+    return Modules({batch: h.digest() for batch, h in hashers.items()}, coverage)
+
+
+def _groups(path: Path, schema: pa.Schema, columns: Sequence[str]) -> Iterable[list[list[Any]]]:
+    """The columns of a file, some rows at a time."""
+    try:
+        opened = pq.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise EvidenceError("evidence-altered", f"{path.name}: {error}") from error
+    if not opened.schema_arrow.equals(schema):
+        raise EvidenceError("evidence-altered", f"{path.name}: not the columns of a trace")
+    for batch in opened.iter_batches(BATCH_ROWS, columns=list(columns)):
+        yield [batch.column(name).to_pylist() for name in columns]
+
+
+def _add(rows: list[list[Any]], hashers: dict[Batch, Any], coverage: Coverage) -> None:
+    for arm, batch, step, begin, end, path, came_in, came_out, unhashed in zip(*rows, strict=True):
+        hasher = hashers.get((arm, batch))
+        if hasher is None:
+            hasher = hashers[arm, batch] = hashlib.sha256(HEADER)
+        places = struct.pack("<iii", step, begin, end)
+        roots = [b"" if root is None else b"+" + root for root in (came_in, came_out)]
+        hasher.update(length_prefixed([places, path.encode("utf-8"), *roots]))
+        coverage.calls += 1
+        coverage.unknown += came_in is None
+        coverage.unhashed += unhashed > 0
+        coverage.never_returned += end < 0
