@@ -28,13 +28,16 @@ from fleet.schedule.launcher import Gone, Problem
 
 ROOT = Path(__file__).parent.parent
 
-CHILD = """
-import json, os, sys
+WITHOUT_NUMPY = """
+import sys
 class Absent:  # pyarrow imports these where they are installed: half a second, and unused here
     def find_spec(name, path=None, target=None):
         if name in ("pandas", "numpy"):
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent)
+"""
+CHILD = """
+import json, os, sys
 channel = os.fdopen(int(sys.argv[1]), "w")
 fault = sys.argv[2]
 from dataclasses import asdict
@@ -111,13 +114,15 @@ def read_line(channel: int, deadline_s: float) -> str | None:
 
 @dataclass
 class ProcessLauncher:
-    """Starts children; ``faults[n]`` is the fault of the n-th attempt that is started."""
+    """Starts children; ``faults[n]`` is the fault of the n-th attempt that is started. ``torch``:
+    the engine needs it, and numpy with it."""
 
     faults: Mapping[int, str] = field(default_factory=dict)
     label: str = "test-node"
     extra_environment: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     before_start: Callable[[int, ReplayTask], None] | None = None
     observe_death: bool = True
+    torch: bool = False
     started: int = 0
 
     def __enter__(self) -> ProcessLauncher:
@@ -155,8 +160,9 @@ class ProcessLauncher:
         given = {k: v for k, v in os.environ.items() if not k.startswith("FLEET_")}
         given |= {**environment, "PYTHONPATH": str(ROOT), **self.extra_environment.get(index, {})}
         ours, theirs = os.pipe()
+        code = CHILD if self.torch else WITHOUT_NUMPY + CHILD
         child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(theirs), self.faults.get(index, "")],
+            [sys.executable, "-c", code, str(theirs), self.faults.get(index, "")],
             env=given,
             stdin=subprocess.PIPE,
             pass_fds=(theirs,),

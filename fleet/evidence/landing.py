@@ -108,6 +108,10 @@ class Landing:
         """Landed parts in order, whether or not a manifest names them."""
         return sorted(self.attempt(attempt).glob("part-*.parquet"))
 
+    def tables(self, attempt: str) -> list[Path]:
+        """Everything that landed beside the manifest to be judged: parts, and files of a trace."""
+        return sorted(self.attempt(attempt).glob("*.parquet"))
+
     def attempts(self) -> Iterator[str]:
         """Names of all attempt folders, sorted."""
         folder = self.root / "attempts"

@@ -147,7 +147,7 @@ def _named(manifest: Manifest) -> dict[str, str]:
 def _seen(landing: Landing, story: Story) -> str:
     """A digest of all that a summary depends on, the code's version included, read from no row."""
     stats = [
-        _stat(path) for path in [landing.manifest(story.attempt), *landing.parts(story.attempt)]
+        _stat(path) for path in [landing.manifest(story.attempt), *landing.tables(story.attempt)]
     ]
     return sha256(repr((fleet.__version__, story.digest(), stats)).encode()).hex()
 
