@@ -12,6 +12,7 @@ from fleet.contract.keys import table_of
 from fleet.contract.model import Contract, Table
 from fleet.contract.starter import starter
 from fleet.errors import ContractError
+from tests.contract_text import contract_text
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TEXT = starter("base")
@@ -463,7 +464,6 @@ def test_a_newer_schema_is_refused_before_its_unknown_keys(configs: Path) -> Non
     ("old", "new", "key"),
     [
         ("[attention]", 'kind = "vision"\n[attention]', "model.kind"),
-        ('grade = "logits"', 'grade = "modules"', "require.grade"),
         ('scope = "same-unit"', 'scope = "same-class"', "require.scope"),
         ("vary = []", 'vary = ["order"]', "require.vary"),
     ],
@@ -475,3 +475,12 @@ def test_what_this_version_cannot_do_is_refused_plainly(
     assert error.key == key
     assert "not supported by this version" in error.got
     assert error.fix.startswith("write ")
+
+
+def test_modules_can_be_required_of_an_engine_that_has_some(configs: Path) -> None:
+    write(configs, "mine", changed('grade = "logits"', 'grade = "modules"'))
+    assert load.load_contract("mine", [configs]).contract.require.grade == "modules"
+    text = contract_text("five", grade="modules")
+    error = refused(configs, text)
+    assert (error.key, error.fix) == ("require.grade", 'write grade = "logits"')
+    assert "the engine has no modules" in error.expected
