@@ -140,14 +140,14 @@ def cubin(architecture: str, defines: tuple[str, ...] = ()) -> bytes:
     (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if int(code) != 0:
         raise DeviceDigestsUnavailable(f"NVRTC for {architecture}: {code}: {_log(nvrtc, program)}")
-    image = b" " * nvrtc.nvrtcGetCUBINSize(program)[1]
+    image = bytearray(nvrtc.nvrtcGetCUBINSize(program)[1])
     nvrtc.nvrtcGetCUBIN(program, image)
     nvrtc.nvrtcDestroyProgram(program)
-    return image
+    return bytes(image)
 
 
 def _log(nvrtc: Any, program: Any) -> str:
-    log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
+    log = bytearray(nvrtc.nvrtcGetProgramLogSize(program)[1])
     nvrtc.nvrtcGetProgramLog(program, log)
     return log.decode(errors="replace").strip("\0 \n")
 
