@@ -168,10 +168,10 @@ FAULTS = {
     "the end of a message": {"? 0x80u": "? 0x81u"},
     "an odd last node": {"nodes[pairs] = nodes[num_nodes - 1]": "nodes[pairs] = nodes[0]"},
     "a barrier between reading and writing": {
-        "            __syncthreads();\n            if (i < pairs) c": "            if (i < pairs) c"
+        "            __syncthreads();\n            if (i < pairs) p": "            if (i < pairs) p"
     },
     "counters that stay": {"if (threadIdx.x == 0) *arrived = 0;": ""},
-    "a tensor's own slot": {"launch.ring + job.slot": "launch.ring + (job.slot ^ 1)"},
+    "a tensor's own slot": {"[job.slot]": "[job.slot ^ 1]"},
 }
 
 

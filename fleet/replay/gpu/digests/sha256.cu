@@ -18,6 +18,7 @@ constexpr u32 MESSAGE_BLOCK_BYTES = 64;
 constexpr u32 LEAF_MESSAGE_BLOCKS = LEAF_BYTES / MESSAGE_BLOCK_BYTES + 1;  // the last is padding
 constexpr u32 MAX_JOBS = 64;
 constexpr u32 HEADER_CAPACITY = 208;
+constexpr u32 LAST_MESSAGE_WORDS = (HEADER_CAPACITY + 32 + 8) / MESSAGE_BLOCK_BYTES * 16 + 16;
 constexpr u32 WIDE_THREADS = 256;    // at most
 constexpr u32 NARROW_THREADS = 128;  // exactly
 constexpr u32 WARP = 32;
@@ -142,18 +143,20 @@ __device__ __forceinline__ void compress_unrolled(u32 (&s)[8], u32 (&w)[16], u32
     add(s, before);
 }
 
-// The same in a quarter of the code: what runs a few times pays more for fetching instructions.
+// The same in less than half of the code: what runs a few times pays more for fetching instructions.
 __device__ __forceinline__ void compress_rolled(u32 (&s)[8], u32 (&w)[16], u32 one) {
     u32 before[8];
     copy(before, s);
 #pragma unroll 1
-    for (u32 base = 0; base < 64; base += 16) {
+    for (u32 base = 0; base < 48; base += 16) {
 #pragma unroll
         for (u32 r = 0; r < 16; r++) {
-            if (base) extend(w, r, one);
             step(s, r, PLUS(w[r], K.word[base + r]), one);
+            extend(w, r, one);
         }
     }
+#pragma unroll
+    for (u32 r = 0; r < 16; r++) step(s, r, PLUS(w[r], K.word[48 + r]), one);
     add(s, before);
 }
 
@@ -183,15 +186,13 @@ __device__ __forceinline__ void spread(u32* kw, u32 (&w)[16], u32 one) {
     for (u32 base = 0; base < 64; base += 16) {
 #pragma unroll
         for (u32 i = 0; i < 16; i += 4) {
-            if (base) {
-                extend(w, i, one), extend(w, i + 1, one);
-                extend(w, i + 2, one), extend(w, i + 3, one);
-            }
             uint4 part;
             part.x = w[i] + K.word[base + i], part.y = w[i + 1] + K.word[base + i + 1];
             part.z = w[i + 2] + K.word[base + i + 2], part.w = w[i + 3] + K.word[base + i + 3];
             ((uint4*)(kw + base))[i / 4] = part;
         }
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) extend(w, i, one);
     }
 }
 
@@ -275,10 +276,21 @@ __device__ __forceinline__ void hash_leaf(u32 (&s)[8], const u8* data, u32 num_b
     }
 }
 
-__device__ __forceinline__ void hash_pair(u32 (&s)[8], const Node& left, const Node& right, u32 one) {
+__device__ __forceinline__ void get(u32* words, const Node& node) {
+    const uint4 low = ((const uint4*)node.word)[0], high = ((const uint4*)node.word)[1];
+    words[0] = low.x, words[1] = low.y, words[2] = low.z, words[3] = low.w;
+    words[4] = high.x, words[5] = high.y, words[6] = high.z, words[7] = high.w;
+}
+
+__device__ __forceinline__ void put(Node& node, const u32 (&s)[8]) {
+    ((uint4*)node.word)[0] = uint4{s[0], s[1], s[2], s[3]};
+    ((uint4*)node.word)[1] = uint4{s[4], s[5], s[6], s[7]};
+}
+
+__device__ __forceinline__ void hash_pair(u32 (&s)[8], const Node* pair, u32 one) {
     u32 w[16];
-#pragma unroll
-    for (u32 i = 0; i < 8; i++) w[i] = left.word[i], w[8 + i] = right.word[i];
+    get(w, pair[0]);
+    get(w + 8, pair[1]);
     begin(s);
     compress_rolled(s, w, one);
     compress_spread(s, PAIR_PADDING.word, one);
@@ -294,9 +306,9 @@ __device__ __forceinline__ void climb(Node* nodes, u32 num_nodes, u32 one) {
         for (u32 base = 0; base < pairs; base += blockDim.x) {
             const u32 i = base + threadIdx.x;
             u32 s[8];
-            if (i < pairs) hash_pair(s, nodes[2 * i], nodes[2 * i + 1], one);
+            if (i < pairs) hash_pair(s, nodes + 2 * i, one);
             __syncthreads();
-            if (i < pairs) copy(nodes[i].word, s);
+            if (i < pairs) put(nodes[i], s);
         }
         __syncthreads();
         if (num_nodes % 2 && threadIdx.x == 0) nodes[pairs] = nodes[num_nodes - 1];
@@ -305,28 +317,37 @@ __device__ __forceinline__ void climb(Node* nodes, u32 num_nodes, u32 one) {
     }
 }
 
-// The digest of a tensor with that root, by the whole block.
+// A byte of header || root || 0x80 || zeros.
+__device__ __forceinline__ u32 last_message_byte(const Job& job, const Node& root, u32 at) {
+    if (at < job.header_bytes) return job.header[at];
+    at -= job.header_bytes;
+    if (at < 32) return root.word[at / 4] >> (24 - 8 * (at % 4)) & 0xff;
+    return at == 32 ? 0x80 : 0;
+}
+
+// The digest of a tensor with that root: the whole block writes the message, one thread hashes it.
 __device__ __forceinline__ void seal(const Launch& launch, const Job& job, const Node& root) {
-    __shared__ u8 message[HEADER_CAPACITY + 32];
-    const u32 num_bytes = job.header_bytes + 32;
-    for (u32 i = threadIdx.x; i < num_bytes; i += blockDim.x) {
-        const u32 at = i - job.header_bytes;
-        message[i] = i < job.header_bytes ? job.header[i]
-                                          : (u8)(root.word[at / 4] >> (24 - 8 * (at % 4)));
+    __shared__ u32 message[LAST_MESSAGE_WORDS];
+    const u32 num_bytes = job.header_bytes + 32, num_words = message_blocks(num_bytes) * 16;
+    for (u32 i = threadIdx.x; i < num_words; i += blockDim.x) {
+        u32 word = 0;
+        for (u32 j = 0; j < 4; j++) word = word << 8 | last_message_byte(job, root, 4 * i + j);
+        message[i] = i == num_words - 1 ? num_bytes * 8 : word;
     }
     __syncthreads();
     if (threadIdx.x != 0) return;
     u32 s[8];
     begin(s);
 #pragma unroll 1
-    for (u32 b = 0; b < message_blocks(num_bytes); b++) {
+    for (u32 first = 0; first < num_words; first += 16) {
         u32 w[16];
-        load_ragged(w, message, num_bytes, b);
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) w[i] = message[first + i];
         compress_rolled(s, w, launch.one);
     }
-    Node* digest = (Node*)launch.ring + job.slot;
 #pragma unroll
-    for (u32 i = 0; i < 8; i++) digest->word[i] = swapped(s[i]);
+    for (u32 i = 0; i < 8; i++) s[i] = swapped(s[i]);
+    put(((Node*)launch.ring)[job.slot], s);
 }
 
 // From the nodes of this block to the digest, if this is the tensor's last block to come here.
@@ -399,7 +420,7 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS)
         u32 s[8];
         begin(s);
         hash_leaf(s, (const u8*)job.data + leaf * LEAF_BYTES, leaf_bytes(job, leaf), launch.one);
-        copy(nodes[threadIdx.x].word, s);
+        put(nodes[threadIdx.x], s);
     }
     __syncthreads();
     finish(launch, index, nodes, count);
@@ -430,7 +451,7 @@ extern "C" __global__ void __launch_bounds__(NARROW_THREADS)
     begin(s);
 #pragma unroll 1
     for (u32 b = 0; b < blocks; b++) compress_spread(s, inputs[warp][b], launch.one);
-    if (lane == 0 && warp < count) copy(nodes[warp].word, s);
+    if (lane == 0 && warp < count) put(nodes[warp], s);
     __syncthreads();
     finish(launch, index, nodes, count);
 }
