@@ -175,7 +175,7 @@ def test_scratch_grows_and_keeps_its_counters() -> None:
     fake = FakeDriver()
     digests = opened(fake)
     digests.enqueue(numbered(1))
-    digests._scratch(Grid("fleet_digest_wide", 256, (5000,)), fake.current)
+    digests._scratch(5000, fake.current)
     digests.enqueue(numbered(1))
     before, after = fake.scratch
     assert before[0] != after[0]
@@ -210,8 +210,9 @@ def test_values_are_digested_and_not_what_lies_below_them() -> None:
     [
         torch.zeros(2, device="meta"),
         torch.zeros(2, 2).to_sparse(),
+        torch.zeros(4, dtype=torch.uint8).view(torch.int4),
     ],
-    ids=["meta", "sparse"],
+    ids=["meta", "sparse", "packed"],
 )
 def test_a_tensor_without_bytes_here_is_refused(tensor: torch.Tensor) -> None:
     digests = opened(FakeDriver())
@@ -260,12 +261,12 @@ def test_nvrtc_compiles_the_kernels() -> None:
 
 
 def test_grids_fill_the_device_and_no_block_is_without_a_leaf() -> None:
-    assert grid([4, 1, 5], 132) == Grid("fleet_digest_narrow", 128, (1, 1, 2))
-    assert grid([528], 132) == Grid("fleet_digest_narrow", 128, (132,))
-    assert grid([529], 132) == Grid("fleet_digest_wide", 128, (5,))
-    assert grid([529, 1], 132) == Grid("fleet_digest_wide", 128, (5, 1))
-    assert grid([524288], 132) == Grid("fleet_digest_wide", 256, (2048,))
-    assert grid([1], 0) == Grid("fleet_digest_wide", 256, (1,))
+    assert grid([4, 1, 5], 132) == Grid("fleet_digest_narrow", 128, [1, 1, 2], 4)
+    assert grid([528], 132) == Grid("fleet_digest_narrow", 128, [132], 132)
+    assert grid([529], 132) == Grid("fleet_digest_wide", 128, [5], 5)
+    assert grid([529, 1], 132) == Grid("fleet_digest_wide", 128, [5, 1], 6)
+    assert grid([524288], 132) == Grid("fleet_digest_wide", 256, [2048], 2048)
+    assert grid([1], 0) == Grid("fleet_digest_wide", 256, [1], 1)
 
 
 def test_sizes_beyond_four_gibibytes_are_counted_in_64_bits() -> None:

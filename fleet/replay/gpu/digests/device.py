@@ -9,7 +9,9 @@ used. Not for several threads; not under a graph capture. Knows no module and no
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -21,7 +23,6 @@ from fleet.replay.gpu.digests.jobs import (
     DIGEST_BYTES,
     MAX_JOBS,
     Content,
-    Grid,
     Job,
     Scratch,
     Table,
@@ -35,10 +36,22 @@ RING_SLOTS = 16384
 _NOTHING = bytes(DIGEST_BYTES)
 """What a slot holds before a digest: an old one left in it would be taken for the new."""
 
+_NOT_BYTES = re.compile(r"u?int[1-7]|bits\w+|qu?int\w+")
+"""Packed integers, bits and quantised types."""
+
 _CARRIERS = {
     1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128,
 }  # fmt: skip
 """A type of each size that every copy kernel knows; copies of it move bits."""
+
+
+class _Memory(NamedTuple):
+    """What launches on one stream work in."""
+
+    room: int
+    nodes: torch.Tensor
+    arrived: torch.Tensor
+    scratch: Scratch
 
 
 class DeviceDigests:
@@ -63,7 +76,7 @@ class DeviceDigests:
         self._filled = 0
         self._collected: list[bytes] = []
         self._used: set[int] = set()
-        self._memory: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._memory: dict[int, _Memory] = {}
         self._prove()
 
     def enqueue(self, tensors: Sequence[torch.Tensor]) -> range:
@@ -109,22 +122,28 @@ class DeviceDigests:
             Job(tensor.data_ptr(), each, self._filled + i)
             for i, (tensor, each) in enumerate(zip(tensors, contents, strict=True))
         ]
-        self._table.fill(jobs, cut, self._scratch(cut, stream))
+        self._table.fill(jobs, cut, self._scratch(cut.num_blocks, stream))
         self._used.add(stream)
         self._driver.launch(cut, self._table, stream)
         self._filled += len(tensors)
 
-    def _scratch(self, cut: Grid, stream: int) -> Scratch:
+    def _scratch(self, num_blocks: int, stream: int) -> Scratch:
         """Every stream has its own: launches on one run one after the other, and each leaves the
-        counters at zero. It grows by a new allocation; see ``enqueue`` on the old one."""
-        wanted = cut.num_blocks * DIGEST_BYTES
+        counters at zero."""
         known = self._memory.get(stream)
-        if known is None or known[0].numel() < wanted:
-            nodes = self._zeros(max(wanted * 2, 1 << 16))
-            known = (nodes, self._zeros(4 * MAX_JOBS) if known is None else known[1])
-            self._memory[stream] = known
+        if known is None or known.room < num_blocks:
+            known = self._memory[stream] = self._more(num_blocks, known)
+        return known.scratch
+
+    def _more(self, num_blocks: int, known: _Memory | None) -> _Memory:
+        """Room for twice as many; the old is given back as copies are, see ``enqueue``."""
+        room = max(2 * num_blocks, 2048)
+        nodes = self._zeros(room * DIGEST_BYTES)
+        arrived = self._zeros(4 * MAX_JOBS) if known is None else known.arrived
+        if known is None:
             self._driver.outlives(self._ring)
-        return Scratch(known[0].data_ptr(), known[1].data_ptr(), self._ring.data_ptr())
+        scratch = Scratch(nodes.data_ptr(), arrived.data_ptr(), self._ring.data_ptr())
+        return _Memory(room, nodes, arrived, scratch)
 
     def _zeros(self, num_bytes: int) -> torch.Tensor:
         return torch.zeros(num_bytes, dtype=torch.uint8, device=self._device)
@@ -145,8 +164,8 @@ class DeviceDigests:
         conjugate or negation has the address of its base and other values."""
         if tensor.device != self._device:
             raise ValueError(f"a tensor on {tensor.device}, expected one on {self._device}")
-        if tensor.layout is not torch.strided or tensor.is_quantized:
-            raise ValueError(f"a {tensor.dtype} {tensor.layout} tensor has no bytes of its own")
+        if tensor.layout is not torch.strided:
+            raise ValueError(f"a {tensor.layout} tensor has no bytes of its own")
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.detach().resolve_conj().resolve_neg()
         if tensor.is_contiguous():
@@ -170,5 +189,8 @@ class DeviceDigests:
 
 @functools.lru_cache(maxsize=4096)
 def _content(dtype: torch.dtype, shape: torch.Size) -> Content:
+    name = str(dtype).removeprefix("torch.")
+    if _NOT_BYTES.fullmatch(name):
+        raise ValueError(f"a tensor of {name} has no bytes of its own")
     num_bytes = shape.numel() * dtype.itemsize
-    return content(tensor_header(str(dtype).removeprefix("torch."), shape, num_bytes), num_bytes)
+    return content(tensor_header(name, shape, num_bytes), num_bytes)

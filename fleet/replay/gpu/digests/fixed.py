@@ -11,7 +11,7 @@ import torch
 from fleet.evidence.digests import LEAF_BYTES, tensor_digest
 from fleet.replay.gpu.digests.jobs import NARROW_LEAVES
 
-SIZES = (0, 1, 55, 56, 63, 64, 65, 2047, 2048, 2049, 3 * LEAF_BYTES + 77, 7168)
+SIZES = (0, 1, 55, 56, 63, 64, 65, 2040, 2047, 2048, 2049, 3 * LEAF_BYTES + 77, 7168)
 
 
 def fixed_tensors(device: torch.device, sm_count: int) -> list[list[torch.Tensor]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.evidence.digests import LEAF_BYTES
@@ -51,18 +50,13 @@ class Scratch(NamedTuple):
     ring: int
 
 
-@dataclass(frozen=True)
-class Grid:
-    """How a launch is cut: the kernel, its threads per block, and every job's blocks."""
+class Grid(NamedTuple):
+    """How a launch is cut: the kernel, its threads per block, every job's blocks, and their sum."""
 
     kernel: str
     num_threads: int
-    blocks: tuple[int, ...]
-
-    @property
-    def num_blocks(self) -> int:
-        """Of all jobs."""
-        return sum(self.blocks)
+    blocks: list[int]
+    num_blocks: int
 
 
 def content(header: bytes, num_bytes: int) -> Content:
@@ -83,15 +77,12 @@ def grid(leaves: Sequence[int], sm_count: int) -> Grid:
     take leaves as long as every multiprocessor has one block at most. Above that 128 threads a
     block spread over more multiprocessors, and 256 spend less on a block's own levels of the tree.
     """
-    narrow = _blocks(leaves, NARROW_LEAVES)
-    if sum(narrow) <= sm_count:
-        return Grid("fleet_digest_narrow", NARROW_THREADS, narrow)
+    blocks = [-(-count // NARROW_LEAVES) for count in leaves]
+    if (num_blocks := sum(blocks)) <= sm_count:
+        return Grid("fleet_digest_narrow", NARROW_THREADS, blocks, num_blocks)
     num_threads = 128 if sum(leaves) <= 256 * sm_count else 256
-    return Grid("fleet_digest_wide", num_threads, _blocks(leaves, num_threads))
-
-
-def _blocks(leaves: Sequence[int], leaves_per_block: int) -> tuple[int, ...]:
-    return tuple(-(-count // leaves_per_block) for count in leaves)
+    blocks = [-(-count // num_threads) for count in leaves]
+    return Grid("fleet_digest_wide", num_threads, blocks, sum(blocks))
 
 
 class Table:

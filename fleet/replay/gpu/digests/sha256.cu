@@ -84,6 +84,7 @@ __device__ constexpr Rounds padding_after(u32 message_bytes) {
 }
 
 __constant__ Rounds K = ROUND_CONSTANTS;
+__constant__ Rounds LEAF_PADDING = padding_after(LEAF_BYTES);
 __constant__ Rounds PAIR_PADDING = padding_after(2 * 32);
 
 // FLEET_MULTIPLY_ADDS: additions as multiply-adds by a 1 that the compiler cannot see, which run
@@ -160,15 +161,22 @@ __device__ __forceinline__ void compress_rolled(u32 (&s)[8], u32 (&w)[16], u32 o
     add(s, before);
 }
 
-// One message block whose round inputs are known already.
+__device__ __forceinline__ void get_inputs(uint4 (&part)[4], const u32* kw) {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) part[i] = ((const uint4*)kw)[i];
+}
+
+// One message block whose round inputs are known already; the next are read while these are used.
 __device__ __forceinline__ void compress_spread(u32 (&s)[8], const u32* kw, u32 one) {
     u32 before[8];
+    uint4 part[4], next[4];
     copy(before, s);
+    get_inputs(next, kw);
 #pragma unroll 1
     for (u32 base = 0; base < 64; base += 16) {
-        uint4 part[4];
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) part[i] = ((const uint4*)(kw + base))[i];
+        for (u32 i = 0; i < 4; i++) part[i] = next[i];
+        get_inputs(next, kw + (base + 16) % 64);  // after the last, the first again: never used
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             step(s, 4 * i, part[i].x, one);
@@ -440,11 +448,16 @@ extern "C" __global__ void __launch_bounds__(NARROW_THREADS)
     const u32 num_bytes = warp < count ? leaf_bytes(job, leaf) : 0;
     const u32 blocks = warp < count ? message_blocks(num_bytes) : 0;
     const u8* data = (const u8*)job.data + leaf * LEAF_BYTES;
+    const bool whole = num_bytes == LEAF_BYTES;
 #pragma unroll 1
-    for (u32 b = lane; b < blocks; b += WARP) {
+    for (u32 b = lane; b < (whole ? WARP : blocks); b += WARP) {
         u32 w[16];
         load(w, data, num_bytes, b);
         spread(inputs[warp][b], w, launch.one);
+    }
+    if (whole) {  // its padding is always the same
+        inputs[warp][WARP][lane] = LEAF_PADDING.word[lane];
+        inputs[warp][WARP][lane + WARP] = LEAF_PADDING.word[lane + WARP];
     }
     __syncthreads();
     u32 s[8];
