@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from fleet.replay.gpu.digests.driver import SOURCE
+from fleet.replay.gpu.digests.driver import SOURCE, CudaDriver, declared
 from fleet.replay.gpu.digests.jobs import Grid, Table
 
 SHIM = Path(__file__).with_name("cuda_on_host.cpp")
@@ -37,33 +37,33 @@ def compiled(folder: Path, edits: Mapping[str, str] | None = None, *options: str
     return ctypes.CDLL(str(library))
 
 
-class HostDriver:
-    """A device on the host: its memory is the host's, its one stream runs at once."""
+STREAM = 0x700000007
+
+
+class HostDriver(CudaDriver):
+    """A device on the host: its memory is the host's, its one stream runs at once. Modules are
+    loaded and kernels launched as on a device, by calls to what stands in for the driver there."""
 
     def __init__(self, library: ctypes.CDLL, sm_count: int = 3) -> None:
         self.sm_count = sm_count
         self.launched: list[Grid] = []
-        self.seed = 0
-        self._run = library.run_on_host
-        self._run.argtypes = [
-            ctypes.c_char_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p, ctypes.c_ulonglong,
-        ]  # fmt: skip
+        self._library = declared(library)
+        self._argument = (ctypes.c_void_p * 1)()
+        self._functions = self._load(b"image")
+        self.seed = ctypes.c_ulonglong.in_dll(library, "drawn_from")
 
     def stream(self) -> int:
-        return 7
+        return STREAM
 
     def outlives(self, ring: torch.Tensor) -> None:
         pass
 
     def launch(self, cut: Grid, table: Table, stream: int) -> None:
-        assert stream == 7
         self.launched.append(cut)
-        self.seed += 1
-        name, threads = cut.kernel.encode(), cut.num_threads
-        assert self._run(name, cut.num_blocks, threads, table.address, self.seed) == 0
+        super().launch(cut, table, stream)
 
     def take(self, ring: torch.Tensor, streams: Iterable[int]) -> bytes:
-        assert list(streams) == [7]
+        assert list(streams) == [STREAM]
         found = ring.numpy().tobytes()
         ring.zero_()
         return found

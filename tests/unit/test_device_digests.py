@@ -9,6 +9,8 @@ import ctypes
 import json
 import mmap
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,12 +22,14 @@ from fleet.errors import DeviceDigestsUnavailable
 from fleet.evidence.digests import tensor_digest
 from fleet.replay.gpu.digests.device import DeviceDigests
 from fleet.replay.gpu.digests.fixed import fixed_tensors, host_digest, pattern
+from fleet.replay.gpu.digests.jobs import Table, grid
 from tests.unit.host_kernels import COMPILER, HostDriver, compiled
 from tests.unit.test_digests import CASES, GOLDEN, content
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here")
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[2]
 LEAF = 2048
 PROT_NONE = 0
 
@@ -129,7 +133,8 @@ def test_the_order_of_blocks_and_threads_does_not_matter(library: ctypes.CDLL) -
     driver = HostDriver(library)
     digests, tensor = on_host(driver, 0), pattern(700 * LEAF + 1, CPU)
     found = set()
-    for driver.seed in range(1, 20):
+    for seed in range(1, 20):
+        driver.seed.value = seed
         found.add(digests.digest(tensor))
     assert found == {host_digest(tensor)}
 
@@ -160,6 +165,39 @@ def test_no_page_beside_the_tensor_is_read(digests: DeviceDigests, size: int, at
     assert digests.digest(tensor) == tensor_digest("uint8", (size,), data)
 
 
+CHECKED = """
+import ctypes, sys
+import torch
+from fleet.replay.gpu.digests.device import DeviceDigests
+from fleet.replay.gpu.digests.fixed import pattern
+from tests.unit.host_kernels import HostDriver
+digests = DeviceDigests(torch.device("cpu"), HostDriver(ctypes.CDLL(sys.argv[1]), 132))
+for sm_count in (0, 132):
+    digests._sm_count = sm_count
+    digests.enqueue([pattern(9001, torch.device("cpu"))[i:] for i in range(33)])
+    digests.collect()
+print("all aligned")
+"""
+
+
+@pytest.mark.parametrize(
+    "edits, words",
+    [({}, "all aligned\n"), ({"((u64)data & 15) == 0": "((u64)data & 7) == 0"}, "")],
+    ids=["as it is", "a read of 16 bytes at 8"],
+)
+def test_no_access_is_at_an_address_that_a_device_refuses(
+    tmp_path: Path, edits: dict[str, str], words: str
+) -> None:
+    """Also: no shift by as many bits as a word has, no index past an array."""
+    compiled(
+        tmp_path, edits, "-fsanitize=alignment,bounds,shift", "-fsanitize-undefined-trap-on-error"
+    )
+    command = [sys.executable, "-c", CHECKED, str(tmp_path / "kernels.so")]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.stdout == words, run.stderr
+    assert (run.returncode == 0) == (edits == {})
+
+
 FAULTS = {
     "a round constant": {"0x428a2f98": "0x428a2f99"},
     "the last round constant": {"0xc67178f2": "0xc67178f3"},
@@ -182,6 +220,15 @@ def test_a_faulty_kernel_is_never_used(tmp_path: Path, fault: str) -> None:
     library = compiled(tmp_path, FAULTS[fault], "-Wno-unused")
     with pytest.raises(DeviceDigestsUnavailable, match=r"differ from the host's|no digest where"):
         DeviceDigests(CPU, HostDriver(library, 132))
+
+
+def test_what_the_driver_refuses_is_said(library: ctypes.CDLL) -> None:
+    driver = HostDriver(library)
+    table, cut = Table(), grid([1], 1)
+    with pytest.raises(DeviceDigestsUnavailable, match="cuLaunchKernel: CUDA error 400"):
+        driver.launch(cut, table, 5)
+    with pytest.raises(DeviceDigestsUnavailable, match="cuModuleLoadData: CUDA error 200"):
+        driver._load(b"another")
 
 
 def test_the_fixed_tensors_take_every_kernel(library: ctypes.CDLL) -> None:

@@ -153,18 +153,24 @@ def _log(nvrtc: Any, program: Any) -> str:
 
 
 def _library() -> ctypes.CDLL:
-    """The driver's library. Arguments are declared: a stream is a pointer and has 64 bits.
+    """The driver's library.
 
     Raises:
         DeviceDigestsUnavailable: it is not there.
     """
     try:
-        library = ctypes.CDLL("libcuda.so.1")
+        return declared(ctypes.CDLL("libcuda.so.1"))
     except OSError as error:
         raise DeviceDigestsUnavailable(f"the CUDA driver library: {error}") from error
-    number, pointer = ctypes.c_uint, ctypes.c_void_p
+
+
+def declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The same, with the arguments of the calls made here: a pointer has 64 bits, a number that
+    ctypes is not told about has 32 (CUDA driver API, "Module Management", "Execution Control")."""
+    number, pointer, text = ctypes.c_uint, ctypes.c_void_p, ctypes.c_char_p
+    library.cuModuleLoadData.argtypes = [pointer, text]
+    library.cuModuleGetFunction.argtypes = [pointer, pointer, text]
     library.cuLaunchKernel.argtypes = [pointer, *[number] * 7, pointer, pointer, pointer]
-    library.cuModuleLoadData.argtypes = [pointer, ctypes.c_char_p]
     return library
 
 
