@@ -11,6 +11,7 @@ multiprocessor does 64 of a clock (CUDA C++ Programming Guide, "Arithmetic Instr
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import time
@@ -61,14 +62,22 @@ def device_rows(repeats: int) -> Iterator[Result]:
     """The roofline, then both builds of the kernels, from a tensor of one step to 1 GiB."""
     device = torch.device("cuda", torch.cuda.current_device())
     facts = torch.cuda.get_device_properties(device)
-    if clock_khz := getattr(facts, "clock_rate", 0):
-        limit = facts.multi_processor_count * LANES * clock_khz * 1e3 / OPERATIONS_PER_BYTE / 1e9
-        yield Result(f"roofline, {facts.name}", None, (limit,), "GB/s", "higher")
+    limit = facts.multi_processor_count * LANES * _clock_hz() / OPERATIONS_PER_BYTE / 1e9
+    yield Result(f"roofline of {facts.name}", None, (limit,), "GB/s", "higher")
     for defines in ((), ("FLEET_MULTIPLY_ADDS",)):
         word = "multiply-adds" if defines else "plain"
         digests = DeviceDigests(device, CudaDriver(device, defines))
         yield from _throughput(digests, word, device, repeats)
         yield from _latency(digests, word, device, repeats * 4)
+
+
+def _clock_hz() -> float:
+    """The multiprocessors' highest clock (CUDA driver API, CU_DEVICE_ATTRIBUTE_CLOCK_RATE)."""
+    clock_khz, device = ctypes.c_int(), torch.cuda.current_device()
+    code = ctypes.CDLL("libcuda.so.1").cuDeviceGetAttribute(ctypes.byref(clock_khz), 13, device)
+    if code != 0:
+        raise RuntimeError(f"cuDeviceGetAttribute: CUDA error {code}")
+    return clock_khz.value * 1e3
 
 
 def _throughput(
@@ -110,7 +119,7 @@ def _device_seconds(digests: DeviceDigests, tensors: list[torch.Tensor]) -> floa
     """Between two events around one launch, which the host is ahead of: the device is kept busy
     while it enqueues."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(400_000)
+    torch.cuda._sleep(1_000_000)
     begin.record()
     digests.enqueue(tensors)
     end.record()

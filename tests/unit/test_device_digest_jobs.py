@@ -10,6 +10,7 @@ import hashlib
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -258,6 +259,93 @@ def test_nvrtc_compiles_the_kernels() -> None:
         assert all(name.encode() in image for name in driver.KERNELS)
     with pytest.raises(DeviceDigestsUnavailable, match=r"NVRTC for sm_90: .*sha256\.cu"):
         driver.cubin("sm_90", ("LEAF_BYTES=x y",))
+
+
+@dataclass
+class FakeStream:
+    """A stream of torch's, as far as the driver asks."""
+
+    cuda_stream: int
+    waited_for: list[int] = field(default_factory=list)
+    synchronized: int = 0
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.waited_for.append(other.cuda_stream)
+
+    def synchronize(self) -> None:
+        self.synchronized += 1
+
+
+@dataclass
+class FakeTorchCuda:
+    """What the driver asks ``torch.cuda``: device 0 of two, with streams 5 and 9."""
+
+    streams: dict[int, FakeStream] = field(
+        default_factory=lambda: {handle: FakeStream(handle) for handle in (5, 9)}
+    )
+    current: int = 5
+    device: int = 0
+    capturing: bool = False
+
+    def current_device(self) -> int:
+        return self.device
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
+
+    def current_stream(self, index: int) -> FakeStream:
+        assert index == 0
+        return self.streams[self.current]
+
+    def get_device_properties(self, index: int) -> SimpleNamespace:
+        assert index == 0
+        return SimpleNamespace(multi_processor_count=132, major=9, minor=0, name="fake")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeTorchCuda:
+    fake = FakeTorchCuda()
+    for name in ("current_device", "is_current_stream_capturing", "current_stream",
+                 "get_device_properties"):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
+    library = SimpleNamespace(
+        cuModuleLoadData=lambda module, image: 0 if image == b"for sm_90" else 200,
+        cuModuleGetFunction=lambda function, module, name: 0,
+    )
+    monkeypatch.setattr(driver, "_library", lambda: library)
+    monkeypatch.setattr(
+        driver, "cubin", lambda architecture, defines: f"for {architecture}".encode()
+    )
+    return fake
+
+
+def test_the_kernels_are_compiled_for_the_device(cuda: FakeTorchCuda) -> None:
+    found = driver.CudaDriver(torch.device("cpu"))
+    assert found.sm_count == 132
+    assert set(found._functions) == set(driver.KERNELS)
+
+
+def test_one_read_back_waits_for_every_stream(cuda: FakeTorchCuda) -> None:
+    found = driver.CudaDriver(torch.device("cpu"))
+    found._host = torch.zeros(100, dtype=torch.uint8)  # pinned memory needs a device
+    handles = []
+    for cuda.current in (9, 5):
+        handles.append(found.stream())
+    ring = torch.arange(64, dtype=torch.uint8)
+    assert found.take(ring, sorted(handles)) == bytes(range(64))
+    assert cuda.streams[5].waited_for == [9]
+    assert (cuda.streams[5].synchronized, cuda.streams[9].synchronized) == (1, 0)
+    assert not ring.any()
+
+
+def test_a_captured_stream_and_another_device_are_refused(cuda: FakeTorchCuda) -> None:
+    found = driver.CudaDriver(torch.device("cpu"))
+    cuda.capturing = True
+    with pytest.raises(DeviceDigestsUnavailable, match="captured"):
+        found.stream()
+    cuda.capturing, cuda.device = False, 1
+    with pytest.raises(DeviceDigestsUnavailable, match="not cuda:0"):
+        found.stream()
 
 
 def test_grids_fill_the_device_and_no_block_is_without_a_leaf() -> None:
