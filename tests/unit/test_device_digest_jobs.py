@@ -240,6 +240,18 @@ def test_a_refused_launch_is_said_and_what_was_enqueued_before_stays() -> None:
     assert digests.collect() == [host_digest(before)]
 
 
+def test_a_call_that_fails_halfway_leaves_nothing_behind() -> None:
+    fake = FakeDriver()
+    digests = opened(fake)
+    before, *others = numbered(66)
+    digests.enqueue([before])
+    with pytest.raises(ValueError, match="meta"):
+        digests.enqueue([*others, torch.zeros(2, device="meta")])
+    assert [len(jobs) for _, jobs in fake.launches] == [1, 64]
+    assert digests.enqueue(others[:1]) == range(1, 2)
+    assert digests.collect() == [host_digest(before), host_digest(others[0])]
+
+
 def test_without_a_device_or_a_compiler_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceDigestsUnavailable, match="no CUDA device"):
         DeviceDigests(CPU)

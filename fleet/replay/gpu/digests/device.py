@@ -80,7 +80,8 @@ class DeviceDigests:
         self._prove()
 
     def enqueue(self, tensors: Sequence[torch.Tensor]) -> range:
-        """Digest these tensors as they will be at this point of the current stream.
+        """Digest these tensors as they will be at this point of the current stream, on which they
+        must be safe to read; when this raises, none of them is among what is collected.
 
         Returns:
             Their places in what the next :meth:`collect` returns.
@@ -90,12 +91,21 @@ class DeviceDigests:
             DeviceDigestsUnavailable: the launch was refused, or see :meth:`collect`.
         """
         begin = len(self._collected) + self._filled
+        try:
+            self._enqueue(tensors)
+        except (ValueError, DeviceDigestsUnavailable):
+            self._drain()
+            del self._collected[begin:]
+            raise
+        return range(begin, begin + len(tensors))
+
+    def _enqueue(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Copies die when their launch is enqueued. Memory that torch gave out on a stream goes to
+        work that is enqueued later on that stream, and so runs after the launch (torch, "CUDA
+        semantics", "Memory management"); a stream runs in order."""
         stream = self._driver.stream()
         for first in range(0, len(tensors), MAX_JOBS):
-            # Copies die when their launch is enqueued. Memory that torch gave out on a stream goes
-            # next to work that is enqueued later on that stream, which runs after the launch.
             self._launch([self._plain(t) for t in tensors[first : first + MAX_JOBS]], stream)
-        return range(begin, begin + len(tensors))
 
     def collect(self) -> list[bytes]:
         """Wait for all that was enqueued since the last call; its digests, in that order.
@@ -136,7 +146,7 @@ class DeviceDigests:
         return known.scratch
 
     def _more(self, num_blocks: int, known: _Memory | None) -> _Memory:
-        """Room for twice as many; the old is given back as copies are, see ``enqueue``."""
+        """Room for twice as many; the old is given back as copies are."""
         room = max(2 * num_blocks, 2048)
         nodes = self._zeros(room * DIGEST_BYTES)
         arrived = self._zeros(4 * MAX_JOBS) if known is None else known.arrived

@@ -39,7 +39,7 @@ struct Job {
     u8 header[HEADER_CAPACITY];
 };
 
-// The one argument of both kernels; jobs.py packs it. `nodes`: one per block. `arrived`: one counter
+// The one argument of both kernels; jobs.py packs it. `nodes`: one per block. `arrived`: a counter
 // per job, zero before the launch and after it. `one` is the number 1, unknown to the compiler.
 struct Launch {
     u64 nodes;
@@ -64,9 +64,12 @@ constexpr Rounds ROUND_CONSTANTS = {{
     0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
     0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2}};
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2
+}};
 
-__device__ __forceinline__ constexpr u32 rotr(u32 x, u32 n) { return (x >> n) | (x << (32 - n)); }
+__device__ __forceinline__ constexpr u32 rotr(u32 x, u32 n) {
+    return (x >> n) | (x << (32 - n));
+}
 
 // Round constants plus message words of the padding after a message of whole blocks.
 __device__ constexpr Rounds padding_after(u32 message_bytes) {
@@ -144,7 +147,7 @@ __device__ __forceinline__ void compress_unrolled(u32 (&s)[8], u32 (&w)[16], u32
     add(s, before);
 }
 
-// The same in less than half of the code: what runs a few times pays more for fetching instructions.
+// The same in half of the code: what runs a few times pays more for fetching instructions.
 __device__ __forceinline__ void compress_rolled(u32 (&s)[8], u32 (&w)[16], u32 one) {
     u32 before[8];
     copy(before, s);
@@ -210,7 +213,8 @@ __device__ __forceinline__ u32 message_blocks(u32 num_bytes) {
 }
 
 // A message block that the message does not fill: byte by byte, never past the end.
-__device__ __forceinline__ void load_ragged(u32 (&w)[16], const u8* data, u32 num_bytes, u32 block) {
+__device__ __forceinline__ void load_ragged(u32 (&w)[16], const u8* data, u32 num_bytes,
+                                            u32 block) {
 #pragma unroll
     for (u32 i = 0; i < 16; i++) {
         w[i] = 0;
