@@ -10,6 +10,7 @@
     |     `- StoreBusy       another process has the store open
     |- NotIngested           replays ran and landed, and the store could not take them in: exit 3
     |- ParserFault          a parser raised, or returned what no parser may
+    |- DeviceDigestsUnavailable  a device that cannot digest its tensors: the host does it
     |- EvidenceError         landed evidence contradicts itself (becomes VOID, never an exit code)
     `- AttemptEnded          a replay that ended before COMPLETE; carries its cause
        |- AttemptVoid        it contradicts its own contract or the protocol
@@ -77,6 +78,10 @@ class NotIngested(FleetError):
 
 class ParserFault(FleetError):
     """A parser raised, or returned what no parser may. ``args`` = (text,)."""
+
+
+class DeviceDigestsUnavailable(FleetError):
+    """A device cannot be asked for digests of its tensors. ``args`` = (reason,)."""
 
 
 class EvidenceError(FleetError):

@@ -39,6 +39,18 @@ def test_the_benchmarks_without_torch_run_and_print_one_table(tmp_path: Path) ->
     assert "met" in done.stdout or "missed" in done.stdout
 
 
+@pytest.mark.torch
+def test_the_digest_benchmark_runs(tmp_path: Path) -> None:
+    done = bench(tmp_path / "results.jsonl", "digests")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [line["bench"].rpartition(", ")[0] for line in lines[:2]] == [
+        "digest on the host, 4 MiB",
+        "digest on the host, 4 MiB",
+    ]
+    assert all(line["median"] > 0 for line in lines)
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 def test_the_cost_benchmark_runs(tmp_path: Path) -> None:

@@ -1,0 +1,179 @@
+"""What the digests ask of CUDA: kernels compiled on this machine, launches, and one read-back.
+
+NVRTC compiles, through cuda-bindings, which CUDA builds of torch bring along; no compiler has to be
+installed. The driver's library is called through ctypes: a launch is one call with arguments that
+lie ready. Streams, memory and the context are torch's. Knows no digest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from fleet.errors import DeviceDigestsUnavailable
+from fleet.replay.gpu.digests.jobs import Grid, Table
+
+SOURCE = Path(__file__).with_name("sha256.cu")
+KERNELS = ("fleet_digest_wide", "fleet_digest_narrow")
+
+
+class Driver(Protocol):
+    """One device. ``sm_count``: its multiprocessors. Streams are numbered by their handles."""
+
+    sm_count: int
+
+    def stream(self) -> int:
+        """The current stream, which work may be put on."""
+
+    def outlives(self, ring: torch.Tensor) -> None:
+        """The current stream will write to the ring, which must live until it has."""
+
+    def launch(self, cut: Grid, table: Table, stream: int) -> None:
+        """Enqueue one launch and return."""
+
+    def take(self, ring: torch.Tensor, streams: Iterable[int]) -> bytes:
+        """The ring's bytes after all work enqueued on these streams; zeros are left in it."""
+
+
+class CudaDriver:
+    """The device through torch's context.
+
+    Args:
+        device: a CUDA device, the current one whenever this is used.
+        defines: names for the compiler to define; ``FLEET_MULTIPLY_ADDS`` is one.
+
+    Raises:
+        DeviceDigestsUnavailable: no NVRTC, a compile error, or a driver that refuses.
+    """
+
+    def __init__(self, device: torch.device, defines: tuple[str, ...] = ()) -> None:
+        self._index = torch.cuda.current_device() if device.index is None else device.index
+        facts = torch.cuda.get_device_properties(self._index)
+        self.sm_count = int(facts.multi_processor_count)
+        torch.empty(1, device=device)  # the first allocation makes the context current here
+        self._streams: dict[int, torch.cuda.Stream] = {}
+        self._host = torch.empty(0, dtype=torch.uint8)
+        self._argument = (ctypes.c_void_p * 1)()
+        self._library = _library()
+        self._functions = self._load(cubin(f"sm_{facts.major}{facts.minor}", defines))
+
+    def _load(self, image: bytes) -> dict[str, ctypes.c_void_p]:
+        module = ctypes.c_void_p()
+        _require(self._library.cuModuleLoadData(ctypes.byref(module), image), "cuModuleLoadData")
+        return {name: self._function(module, name) for name in KERNELS}
+
+    def _function(self, module: ctypes.c_void_p, name: str) -> ctypes.c_void_p:
+        found = ctypes.c_void_p()
+        code = self._library.cuModuleGetFunction(ctypes.byref(found), module, name.encode())
+        _require(code, f"cuModuleGetFunction {name}")
+        return found
+
+    def stream(self) -> int:
+        """The current stream.
+
+        Raises:
+            DeviceDigestsUnavailable: another device is current, or the stream is being captured: a
+                graph would replay the launch into slots that were read long ago.
+        """
+        if torch.cuda.current_device() != self._index:
+            raise DeviceDigestsUnavailable(f"the current device is not cuda:{self._index}")
+        if torch.cuda.is_current_stream_capturing():
+            raise DeviceDigestsUnavailable("the current stream is being captured into a graph")
+        stream = torch.cuda.current_stream(self._index)
+        handle = int(stream.cuda_stream)
+        self._streams[handle] = stream
+        return handle
+
+    def outlives(self, ring: torch.Tensor) -> None:
+        """The ring's memory is given to nobody else before the current stream is through with it,
+        whenever the ring is dropped."""
+        ring.record_stream(torch.cuda.current_stream(self._index))
+
+    def launch(self, cut: Grid, table: Table, stream: int) -> None:
+        """Enqueue one launch; the driver has copied the table when this returns.
+
+        Raises:
+            DeviceDigestsUnavailable: the driver refused it.
+        """
+        self._argument[0] = table.address
+        code = self._library.cuLaunchKernel(
+            self._functions[cut.kernel], cut.num_blocks, 1, 1, cut.num_threads, 1, 1,
+            0, stream, self._argument, None,
+        )  # fmt: skip
+        _require(code, "cuLaunchKernel")
+
+    def take(self, ring: torch.Tensor, streams: Iterable[int]) -> bytes:
+        """One copy into pinned memory, on the current stream after all others, and one wait."""
+        current = torch.cuda.current_stream(self._index)
+        for handle in streams:
+            if handle != current.cuda_stream:
+                current.wait_stream(self._streams[handle])
+        if self._host.numel() < ring.numel():
+            self._host = torch.empty(ring.numel(), dtype=torch.uint8, pin_memory=True)
+        copied = self._host[: ring.numel()]
+        copied.copy_(ring, non_blocking=True)
+        ring.zero_()  # before the wait: a later launch may stand on a stream that knows of neither
+        current.synchronize()
+        return copied.numpy().tobytes()
+
+
+@functools.cache
+def cubin(architecture: str, defines: tuple[str, ...] = ()) -> bytes:
+    """The kernels compiled for ``sm_NN``; needs no device.
+
+    Raises:
+        DeviceDigestsUnavailable: no NVRTC here, or it refuses, with its log.
+    """
+    try:
+        from cuda.bindings import nvrtc
+
+        _, program = nvrtc.nvrtcCreateProgram(SOURCE.read_bytes(), b"sha256.cu", 0, [], [])
+    except (ImportError, RuntimeError, OSError) as error:  # cuda-bindings, libnvrtc, the source
+        raise DeviceDigestsUnavailable(f"NVRTC: {error}") from error
+    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
+    options += [f"--define-macro={name}".encode() for name in defines]
+    (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if int(code) != 0:
+        raise DeviceDigestsUnavailable(f"NVRTC for {architecture}: {code}: {_log(nvrtc, program)}")
+    image = bytearray(nvrtc.nvrtcGetCUBINSize(program)[1])
+    nvrtc.nvrtcGetCUBIN(program, image)
+    nvrtc.nvrtcDestroyProgram(program)
+    return bytes(image)
+
+
+def _log(nvrtc: Any, program: Any) -> str:
+    log = bytearray(nvrtc.nvrtcGetProgramLogSize(program)[1])
+    nvrtc.nvrtcGetProgramLog(program, log)
+    return log.decode(errors="replace").strip("\0 \n")
+
+
+def _library() -> ctypes.CDLL:
+    """The driver's library.
+
+    Raises:
+        DeviceDigestsUnavailable: it is not there.
+    """
+    try:
+        return declared(ctypes.CDLL("libcuda.so.1"))
+    except OSError as error:
+        raise DeviceDigestsUnavailable(f"the CUDA driver library: {error}") from error
+
+
+def declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The same, with the arguments of the calls made here: a pointer has 64 bits, a number that
+    ctypes is not told about has 32 (CUDA driver API, "Module Management", "Execution Control")."""
+    number, pointer, text = ctypes.c_uint, ctypes.c_void_p, ctypes.c_char_p
+    library.cuModuleLoadData.argtypes = [pointer, text]
+    library.cuModuleGetFunction.argtypes = [pointer, pointer, text]
+    library.cuLaunchKernel.argtypes = [pointer, *[number] * 7, pointer, pointer, pointer]
+    return library
+
+
+def _require(code: int, call: str) -> None:
+    if code != 0:
+        raise DeviceDigestsUnavailable(f"{call}: CUDA error {code}")

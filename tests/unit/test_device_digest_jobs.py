@@ -1,0 +1,387 @@
+"""What the device is asked for and how its answers are put in order, without kernels.
+
+The stand-in reads the argument as ``sha256.cu`` declares it and hashes with the host's function.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fleet.errors import DeviceDigestsUnavailable
+from fleet.evidence.digests import merkle_root, tensor_header
+from fleet.replay.gpu.digests import device, driver
+from fleet.replay.gpu.digests.device import DeviceDigests
+from fleet.replay.gpu.digests.fixed import host_digest
+from fleet.replay.gpu.digests.jobs import Grid, Table, content, grid
+
+CPU = torch.device("cpu")
+
+
+class CJob(ctypes.Structure):
+    """``struct Job``, with C's own rules for where fields lie."""
+
+    _fields_ = (
+        ("data", ctypes.c_ulonglong),
+        ("num_bytes", ctypes.c_ulonglong),
+        ("first_block", ctypes.c_uint),
+        ("num_blocks", ctypes.c_uint),
+        ("slot", ctypes.c_uint),
+        ("header_bytes", ctypes.c_uint),
+        ("header", ctypes.c_ubyte * 208),
+    )
+
+
+class CLaunch(ctypes.Structure):
+    """``struct Launch``."""
+
+    _fields_ = (
+        ("nodes", ctypes.c_ulonglong),
+        ("arrived", ctypes.c_ulonglong),
+        ("ring", ctypes.c_ulonglong),
+        ("num_jobs", ctypes.c_uint),
+        ("one", ctypes.c_uint),
+        ("jobs", CJob * 64),
+    )
+
+
+@dataclass
+class FakeDriver:
+    """Hashes at launch. ``current``: the stream; ``wrong``: a digest changes; ``silent``: none."""
+
+    sm_count: int = 132
+    current: int = 5
+    wrong: bool = False
+    silent: bool = False
+    refuses: bool = False
+    launches: list[tuple[int, list[CJob]]] = field(default_factory=list)
+    cuts: list[Grid] = field(default_factory=list)
+    scratch: list[tuple[int, int]] = field(default_factory=list)
+    waited: list[list[int]] = field(default_factory=list)
+    told: int = 0
+
+    def stream(self) -> int:
+        return self.current
+
+    def outlives(self, ring: torch.Tensor) -> None:
+        self.told += 1
+
+    def launch(self, cut: Grid, table: Table, stream: int) -> None:
+        if self.refuses:
+            raise DeviceDigestsUnavailable("cuLaunchKernel: CUDA error 719")
+        given = CLaunch.from_buffer_copy(ctypes.string_at(table.address, ctypes.sizeof(CLaunch)))
+        assert given.one == 1
+        jobs = list(given.jobs[: given.num_jobs])
+        first = 0
+        for job in jobs:
+            assert job.first_block == first
+            first += job.num_blocks
+            if not self.silent:
+                ctypes.memmove(given.ring + 32 * job.slot, self._digest(job), 32)
+        assert first == cut.num_blocks
+        self.cuts.append(cut)
+        self.scratch.append((given.nodes, given.arrived))
+        self.launches.append((stream, jobs))
+
+    def _digest(self, job: CJob) -> bytes:
+        root = merkle_root(ctypes.string_at(job.data, job.num_bytes))
+        header = bytes(job.header[: job.header_bytes])
+        return hashlib.sha256(header + root + b"!" * self.wrong).digest()
+
+    def take(self, ring: torch.Tensor, streams: Iterable[int]) -> bytes:
+        self.waited.append(list(streams))
+        found = ring.numpy().tobytes()
+        ring.zero_()
+        return found
+
+
+def opened(fake: FakeDriver) -> DeviceDigests:
+    """Proven, and the proof forgotten."""
+    found = DeviceDigests(CPU, fake)
+    for record in (fake.launches, fake.cuts, fake.scratch, fake.waited):
+        record.clear()  # type: ignore[attr-defined]
+    return found
+
+
+def numbered(count: int, size: int = 40) -> list[torch.Tensor]:
+    return [torch.full((size,), i, dtype=torch.int32) for i in range(count)]
+
+
+def test_digests_come_in_the_order_they_were_asked_for() -> None:
+    digests = opened(FakeDriver())
+    tensors = numbered(5)
+    assert digests.enqueue(tensors[:2]) == range(0, 2)
+    assert digests.enqueue([]) == range(2, 2)
+    assert digests.enqueue(tensors[2:]) == range(2, 5)
+    assert digests.collect() == [host_digest(tensor) for tensor in tensors]
+    assert digests.collect() == []
+    assert digests.enqueue(tensors[:1]) == range(0, 1)
+
+
+def test_one_digest_leaves_the_others_to_be_collected() -> None:
+    digests = opened(FakeDriver())
+    first, second, third = numbered(3)
+    digests.enqueue([first])
+    assert digests.digest(second) == host_digest(second)
+    assert digests.enqueue([third]) == range(1, 2)
+    assert digests.collect() == [host_digest(first), host_digest(third)]
+
+
+@pytest.mark.parametrize(
+    "count, launches", [(1, [1]), (64, [64]), (65, [64, 1]), (130, [64, 64, 2])]
+)
+def test_sixty_four_tensors_take_one_launch(count: int, launches: list[int]) -> None:
+    fake = FakeDriver()
+    digests = opened(fake)
+    tensors = numbered(count)
+    digests.enqueue(tensors)
+    assert [len(jobs) for _, jobs in fake.launches] == launches
+    assert digests.collect() == [host_digest(tensor) for tensor in tensors]
+    assert len(fake.waited) == 1
+
+
+def test_a_full_ring_is_fetched_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "RING_SLOTS", 100)
+    fake = FakeDriver()
+    digests = opened(fake)
+    tensors = numbered(250)
+    assert digests.enqueue(tensors) == range(0, 250)
+    assert len(fake.waited) == 3
+    assert max(job.slot for _, jobs in fake.launches for job in jobs) < 100
+    assert digests.collect() == [host_digest(tensor) for tensor in tensors]
+
+
+def test_streams_share_no_scratch_and_all_are_waited_for() -> None:
+    fake = FakeDriver()
+    digests = opened(fake)
+    told = fake.told
+    for fake.current in (9, 5, 9):
+        digests.enqueue(numbered(1))
+    digests.collect()
+    assert [stream for stream, _ in fake.launches] == [9, 5, 9]
+    assert fake.scratch[0] == fake.scratch[2]
+    assert not set(fake.scratch[0]) & set(fake.scratch[1])
+    assert fake.waited == [[5, 9]]
+    assert fake.told == told + 1
+
+
+def test_scratch_grows_and_keeps_its_counters() -> None:
+    fake = FakeDriver()
+    digests = opened(fake)
+    digests.enqueue(numbered(1))
+    digests._scratch(5000, fake.current)
+    digests.enqueue(numbered(1))
+    before, after = fake.scratch
+    assert before[0] != after[0]
+    assert before[1] == after[1]
+
+
+def test_a_tensor_that_lies_in_order_is_not_copied() -> None:
+    fake = FakeDriver()
+    digests = opened(fake)
+    base = torch.arange(60, dtype=torch.bfloat16).reshape(6, 10)
+    digests.enqueue([base, base[2:], base.t()])
+    given = [job.data for job in fake.launches[0][1]]
+    assert given[:2] == [base.data_ptr(), base.data_ptr() + 40]
+    assert given[2] != base.data_ptr()
+    assert digests.collect() == [host_digest(t) for t in (base, base[2:], base.t())]
+
+
+def test_values_are_digested_and_not_what_lies_below_them() -> None:
+    digests = opened(FakeDriver())
+    z = torch.tensor([[1 + 2j, 3 - 4j], [5j, -6 + 0j]])
+    views = [z.conj(), z.conj().imag, z.t(), z.conj().t(), torch._neg_view(z.real), z[:, 1].conj()]
+    lone = torch.as_strided(torch.arange(9.0), (1, 1), (7, 3))
+    scalar, empty, expanded = torch.tensor(3.0), torch.zeros(3, 0), torch.ones(2).expand(4, 2)
+    parameter = torch.nn.Parameter(torch.ones(2, 3)).t()
+    tensors = [*views, lone, scalar, empty, expanded, parameter]
+    digests.enqueue(tensors)
+    assert digests.collect() == [host_digest(tensor) for tensor in tensors]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.zeros(2, device="meta"),
+        torch.zeros(2, 2).to_sparse(),
+        torch.zeros(4, dtype=torch.uint8).view(torch.int4),
+    ],
+    ids=["meta", "sparse", "packed"],
+)
+def test_a_tensor_without_bytes_here_is_refused(tensor: torch.Tensor) -> None:
+    digests = opened(FakeDriver())
+    with pytest.raises(ValueError, match="tensor"):
+        digests.enqueue([tensor])
+    assert digests.collect() == []
+
+
+def test_a_device_that_answers_wrong_or_not_at_all_is_unavailable() -> None:
+    with pytest.raises(DeviceDigestsUnavailable, match=r"fixed tensors \[0, 1, 2"):
+        DeviceDigests(CPU, FakeDriver(wrong=True))
+    with pytest.raises(DeviceDigestsUnavailable, match="wrote no digest"):
+        DeviceDigests(CPU, FakeDriver(silent=True))
+
+
+def test_a_refused_launch_is_said_and_what_was_enqueued_before_stays() -> None:
+    fake = FakeDriver()
+    digests = opened(fake)
+    before, after = numbered(2)
+    digests.enqueue([before])
+    fake.refuses = True
+    with pytest.raises(DeviceDigestsUnavailable, match="719"):
+        digests.enqueue([after])
+    assert digests.collect() == [host_digest(before)]
+
+
+def test_a_call_that_fails_halfway_leaves_nothing_behind() -> None:
+    fake = FakeDriver()
+    digests = opened(fake)
+    before, *others = numbered(66)
+    digests.enqueue([before])
+    with pytest.raises(ValueError, match="meta"):
+        digests.enqueue([*others, torch.zeros(2, device="meta")])
+    assert [len(jobs) for _, jobs in fake.launches] == [1, 64]
+    assert digests.enqueue(others[:1]) == range(1, 2)
+    assert digests.collect() == [host_digest(before), host_digest(others[0])]
+
+
+def test_without_a_device_or_a_compiler_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceDigestsUnavailable, match="no CUDA device"):
+        DeviceDigests(CPU)
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(DeviceDigestsUnavailable, match="NVRTC"):
+        driver.cubin("sm_00")
+
+
+def test_nvrtc_compiles_the_kernels() -> None:
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="no cuda-bindings here")
+    try:
+        nvrtc.nvrtcVersion()
+    except RuntimeError:
+        pytest.skip("no NVRTC here")
+    for defines in ((), ("FLEET_MULTIPLY_ADDS",)):
+        image = driver.cubin("sm_90", defines)
+        assert all(name.encode() in image for name in driver.KERNELS)
+    with pytest.raises(DeviceDigestsUnavailable, match=r"NVRTC for sm_90: .*sha256\.cu"):
+        driver.cubin("sm_90", ("LEAF_BYTES=x y",))
+
+
+@dataclass
+class FakeStream:
+    """A stream of torch's, as far as the driver asks."""
+
+    cuda_stream: int
+    waited_for: list[int] = field(default_factory=list)
+    synchronized: int = 0
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.waited_for.append(other.cuda_stream)
+
+    def synchronize(self) -> None:
+        self.synchronized += 1
+
+
+@dataclass
+class FakeTorchCuda:
+    """What the driver asks ``torch.cuda``: device 0 of two, with streams 5 and 9."""
+
+    streams: dict[int, FakeStream] = field(
+        default_factory=lambda: {handle: FakeStream(handle) for handle in (5, 9)}
+    )
+    current: int = 5
+    device: int = 0
+    capturing: bool = False
+
+    def current_device(self) -> int:
+        return self.device
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
+
+    def current_stream(self, index: int) -> FakeStream:
+        assert index == 0
+        return self.streams[self.current]
+
+    def get_device_properties(self, index: int) -> SimpleNamespace:
+        assert index == 0
+        return SimpleNamespace(multi_processor_count=132, major=9, minor=0, name="fake")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeTorchCuda:
+    fake = FakeTorchCuda()
+    for name in ("current_device", "is_current_stream_capturing", "current_stream",
+                 "get_device_properties"):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
+    library = SimpleNamespace(
+        cuModuleLoadData=lambda module, image: 0 if image == b"for sm_90" else 200,
+        cuModuleGetFunction=lambda function, module, name: 0,
+    )
+    monkeypatch.setattr(driver, "_library", lambda: library)
+    monkeypatch.setattr(
+        driver, "cubin", lambda architecture, defines: f"for {architecture}".encode()
+    )
+    return fake
+
+
+def test_the_kernels_are_compiled_for_the_device(cuda: FakeTorchCuda) -> None:
+    found = driver.CudaDriver(torch.device("cpu"))
+    assert found.sm_count == 132
+    assert set(found._functions) == set(driver.KERNELS)
+
+
+def test_one_read_back_waits_for_every_stream(cuda: FakeTorchCuda) -> None:
+    found = driver.CudaDriver(torch.device("cpu"))
+    found._host = torch.zeros(100, dtype=torch.uint8)  # pinned memory needs a device
+    handles = []
+    for cuda.current in (9, 5):
+        handles.append(found.stream())
+    ring = torch.arange(64, dtype=torch.uint8)
+    assert found.take(ring, sorted(handles)) == bytes(range(64))
+    assert cuda.streams[5].waited_for == [9]
+    assert (cuda.streams[5].synchronized, cuda.streams[9].synchronized) == (1, 0)
+    assert not ring.any()
+
+
+def test_a_captured_stream_and_another_device_are_refused(cuda: FakeTorchCuda) -> None:
+    found = driver.CudaDriver(torch.device("cpu"))
+    cuda.capturing = True
+    with pytest.raises(DeviceDigestsUnavailable, match="captured"):
+        found.stream()
+    cuda.capturing, cuda.device = False, 1
+    with pytest.raises(DeviceDigestsUnavailable, match="not cuda:0"):
+        found.stream()
+
+
+def test_grids_fill_the_device_and_no_block_is_without_a_leaf() -> None:
+    assert grid([4, 1, 5], 132) == Grid("fleet_digest_narrow", 128, [1, 1, 2], 4)
+    assert grid([528], 132) == Grid("fleet_digest_narrow", 128, [132], 132)
+    assert grid([529], 132) == Grid("fleet_digest_wide", 128, [5], 5)
+    assert grid([529, 1], 132) == Grid("fleet_digest_wide", 128, [5, 1], 6)
+    assert grid([524288], 132) == Grid("fleet_digest_wide", 256, [2048], 2048)
+    assert grid([1], 0) == Grid("fleet_digest_wide", 256, [1], 1)
+
+
+def test_sizes_beyond_four_gibibytes_are_counted_in_64_bits() -> None:
+    huge = content(b"h", (5 << 30) + 1)
+    assert huge.num_leaves == (5 << 30) // 2048 + 1
+    table, cut = Table(), grid([huge.num_leaves], 132)
+    table.fill([device.Job(1 << 47, huge, 3)], cut, device.Scratch(1, 2, 3))
+    given = CLaunch.from_buffer_copy(ctypes.string_at(table.address, ctypes.sizeof(CLaunch)))
+    job = given.jobs[0]
+    assert (job.data, job.num_bytes, job.slot) == (1 << 47, (5 << 30) + 1, 3)
+    assert job.num_blocks == cut.num_blocks == -(-huge.num_leaves // 256)
+
+
+def test_the_longest_header_of_a_tensor_fits_and_a_longer_one_is_refused() -> None:
+    sizes = [10] * 18 + [1] * 46
+    assert content(tensor_header("float8_e4m3fnuz", sizes, 10**18), 0)
+    with pytest.raises(ValueError, match="209 bytes"):
+        content(b"x" * 209, 0)
