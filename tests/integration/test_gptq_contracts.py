@@ -1,4 +1,4 @@
-"""The small GPTQ contracts on local Ray: one sample, two fresh processes, each kernel.
+"""The small GPTQ contracts: one sample, two fresh processes, each kernel.
 
 A certification of both takes too long for every change.
 """
@@ -13,14 +13,13 @@ import pytest
 from fleet.contract.load import BUILTIN
 from fleet.replay.checkpoint import default_cache
 from fleet.schedule.certify import Places, Request, plan_request, run_request
-from fleet.schedule.cluster import RayCluster
 from fleet.store import queries
 from fleet.store.open import open_reader
+from tests.process_launcher import ProcessLauncher
 
 NAMES = ("tiny-gptq-torch", "tiny-gptq-aten")
 
 
-@pytest.mark.ray
 @pytest.mark.torch
 def test_each_gptq_kernel_repeats_its_bits_in_fresh_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -33,8 +32,8 @@ def test_each_gptq_kernel_repeats_its_bits_in_fresh_processes(
     places = Places((BUILTIN,), tmp_path / "fleet.duckdb", tmp_path / "landing", cache, scratch)
     request = Request(NAMES, "replay", samples=("q001",), arms=("current",))
     planned = plan_request(request, places, lambda _: None)
-    with RayCluster(None) as launcher:
-        campaign, _ = run_request(request, planned, places, launcher, lambda _: None)
+    launcher = ProcessLauncher(torch=True)
+    campaign, _ = run_request(request, planned, places, launcher, lambda _: None)
     with open_reader(places.store) as store:
         landed = queries.summaries(store.con, campaign=campaign.id)
     assert [one.state for one in landed] == ["COMPLETE"] * 4

@@ -46,6 +46,7 @@ def document_of(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_two_backends_pass_and_the_fastest_is_named(tmp_path: Path) -> None:
     run = fleet(tmp_path, "sweep", "few", "--backends", NAMES, "--no-screen", "--json")
     assert run.returncode == 0, run.stdout + run.stderr
@@ -74,6 +75,7 @@ def _status_knows_the_variants(folder: Path) -> None:
     assert fleet(folder, "status", "few@auto").returncode == 2
 
 
+@pytest.mark.slow
 def test_what_differs_at_the_screen_fails_with_the_screens_own_culprit(tmp_path: Path) -> None:
     run = fleet(tmp_path, "sweep", "racy", "--backends", "awq_torch", "--json")
     assert run.returncode == 1, run.stdout + run.stderr

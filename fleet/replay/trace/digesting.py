@@ -15,7 +15,7 @@ import re
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -40,15 +40,29 @@ _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
-class TensorDigests:
-    """Tensor digests with a memory of what was hashed where. One per traced process."""
+class OnDevice(Protocol):
+    """Whatever digests a device's tensors where they are."""
 
-    def __init__(self) -> None:
+    def digest(self, tensor: torch.Tensor) -> bytes:
+        """The same 32 bytes as the host's."""
+
+
+class TensorDigests:
+    """Tensor digests with a memory of what was hashed where. One per traced process.
+
+    Args:
+        on_device: digests what lies on a CUDA device; None to bring it to the host.
+    """
+
+    def __init__(self, on_device: OnDevice | None = None) -> None:
+        self._on_device = on_device
         self._kept: OrderedDict[tuple[Any, ...], tuple[torch.Tensor, bytes]] = OrderedDict()
         self._kept_bytes = 0
 
     def of(self, tensor: torch.Tensor) -> bytes:
         """The tensor digest (dtype, shape and bytes; strides excluded); 32 bytes."""
+        if self._on_device is not None and tensor.is_cuda:
+            return self._on_device.digest(tensor)
         flat = _flat(tensor)
         key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         known = self._kept.get(key)
@@ -60,6 +74,8 @@ class TensorDigests:
 
     def once(self, tensor: torch.Tensor) -> bytes:
         """The same digest, without a copy kept: for weights, which are hashed twice in all."""
+        if self._on_device is not None and tensor.is_cuda:
+            return self._on_device.digest(tensor)
         return _digest(tensor, _flat(tensor))
 
     def _hash(self, tensor: torch.Tensor, flat: torch.Tensor) -> tuple[torch.Tensor, bytes]:

@@ -7,6 +7,7 @@ from itself that cannot be decided, and is said so.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,17 +15,22 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from fleet.contract.canonical import sha256, to_text
-from fleet.errors import AttemptFailed
+from fleet.errors import AttemptFailed, DeviceDigestsUnavailable
 from fleet.evidence.landing import write_once
 from fleet.evidence.parts import PartWriter
 from fleet.evidence.trace import MODULES, UNCHANGED, WEIGHTS, Call, calls_table, to_table
 from fleet.replay.engines.protocol import Engine, Generation, Prepared
 from fleet.replay.task import ReplayTask, TraceOrder
+from fleet.replay.trace.digesting import TensorDigests
 from fleet.replay.trace.frozen import RandomState
 from fleet.replay.trace.repeat import Repeater
 from fleet.replay.trace.tracer import Tracer
+
+ON_DEVICE = "FLEET_DEVICE_DIGESTS"
+"""Set to 1, a trace hashes on the device. Off by default until it has been shown on one."""
 
 OWN_DIFFERENCE = "undecidable: without hooks the contract differs from itself"
 UNDECIDED = "traced logits differ from two equal untraced runs: the hooks, or a rare race"
@@ -39,6 +45,7 @@ class TraceSession:
     tracer: Tracer
     repeater: Repeater | None
     writer: PartWriter
+    digests: str = "host"
     hooks: str = ""
     files: dict[str, str] = field(default_factory=dict)
 
@@ -85,6 +92,7 @@ class TraceSession:
             "files": self.files,
             "steps": self.order.steps,
             "hooks": self.hooks,
+            "digests": self.digests,
             "repeats": self.repeater.results if self.repeater else [],
         }
 
@@ -111,9 +119,22 @@ def open_session(
     def sink(call: Call) -> None:
         writer.add([call])
 
-    tracer = Tracer(model(), packed, sink, order.steps)
+    digests, place = _digests(next(model().parameters()).device)
+    tracer = Tracer(model(), packed, sink, order.steps, digests)
     repeater = Repeater(tracer, order.targets, order.repeats, order.zoom) if order.targets else None
-    return TraceSession(order, task.folder, tracer, repeater, writer)
+    return TraceSession(order, task.folder, tracer, repeater, writer, place)
+
+
+def _digests(device: torch.device) -> tuple[TensorDigests, str]:
+    """What hashes, and where it does: on the device only when asked to and when it can."""
+    if device.type != "cuda" or os.environ.get(ON_DEVICE) != "1":
+        return TensorDigests(), "host"
+    from fleet.replay.gpu.digests.device import DeviceDigests
+
+    try:
+        return TensorDigests(DeviceDigests(device)), "device"
+    except DeviceDigestsUnavailable as error:
+        return TensorDigests(), f"host: {error}"
 
 
 def _logits(made: Sequence[Generation]) -> list[list[bytes]]:

@@ -51,6 +51,7 @@ class Tracer:
         packed: paths of modules whose buffers are packed weights.
         sink: takes each call when it ends.
         steps: which steps of each batch: ``all``, ``prefill`` or a number.
+        digests: what hashes tensors; None for the host.
     """
 
     def __init__(
@@ -59,10 +60,11 @@ class Tracer:
         packed: Collection[str],
         sink: Sink,
         steps: str = "all",
+        digests: TensorDigests | None = None,
     ) -> None:
         self.model = model
         self.modules: dict[str, nn.Module] = dict(model.named_modules())
-        self.digests = TensorDigests()
+        self.digests = digests or TensorDigests()
         self.owned = Owned(self.modules, packed, self.digests)
         self.sink = sink
         self.fired: Counter[str] = Counter()
