@@ -26,6 +26,13 @@ class Stub:
         self.given.append(tensor)
         return b"d" * 32
 
+    def enqueue(self, tensors: list[Any]) -> range:
+        self.given += tensors
+        return range(len(tensors))
+
+    def collect(self) -> list[bytes]:
+        return [b"e" * 32]
+
 
 def refuse(where: torch.device) -> None:
     raise DeviceDigestsUnavailable("no NVRTC")
@@ -53,7 +60,10 @@ def test_what_lies_on_the_device_is_hashed_there_and_nothing_else() -> None:
     stub = Stub(CUDA)
     digests = TensorDigests(stub)
     there: Any = SimpleNamespace(is_cuda=True)
-    assert digests.of(there) == digests.once(there) == b"d" * 32
+    assert digests.once(there) == b"d" * 32
+    place: Any = digests.of(there)
+    digests.settle()
+    assert place.digest == b"e" * 32
     here = torch.arange(3)
     assert digests.of(here) == digests.once(here) == TensorDigests().of(here)
     assert stub.given == [there, there]

@@ -22,7 +22,7 @@ from torch import nn
 
 from fleet.contract.canonical import sha256
 from fleet.evidence.digests import merkle_root, tensor_header
-from fleet.evidence.records import length_prefixed
+from fleet.replay.trace.late import Digest, Slot, Token, sealed
 
 KEPT_BYTES = 512 << 20
 """Copies held for comparison, the oldest dropped first."""
@@ -41,28 +41,56 @@ _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class OnDevice(Protocol):
-    """Whatever digests a device's tensors where they are."""
+    """Whatever digests a device's tensors where they are; the same 32 bytes as the host's."""
+
+    def enqueue(self, tensors: Sequence[torch.Tensor]) -> Sequence[int]:
+        """Digest these as they are at this point of the stream; returns at once."""
+
+    def collect(self) -> list[bytes]:
+        """Wait; the digests of all that was enqueued since the last call, in that order."""
 
     def digest(self, tensor: torch.Tensor) -> bytes:
-        """The same 32 bytes as the host's."""
+        """One tensor, and wait for it; leaves what was enqueued to be collected."""
 
 
 class TensorDigests:
     """Tensor digests with a memory of what was hashed where. One per traced process.
 
     Args:
-        on_device: digests what lies on a CUDA device; None to bring it to the host.
+        on_device: digests what lies on a CUDA device; None to bring it to the host. Its digests
+            are there after :meth:`settle`; all tensors of one hook go to it in one :meth:`launch`,
+            which must come before the hook returns, for nothing is kept by reference.
     """
 
     def __init__(self, on_device: OnDevice | None = None) -> None:
         self._on_device = on_device
+        self._tensors: list[torch.Tensor] = []
+        self._slots: list[Slot] = []
+        self._launched: list[Slot] = []
         self._kept: OrderedDict[tuple[Any, ...], tuple[torch.Tensor, bytes]] = OrderedDict()
         self._kept_bytes = 0
 
-    def of(self, tensor: torch.Tensor) -> bytes:
-        """The tensor digest (dtype, shape and bytes; strides excluded); 32 bytes."""
+    def launch(self) -> None:
+        """Let the device digest what the hook has looked at."""
+        if self._on_device is not None and self._tensors:
+            self._on_device.enqueue(self._tensors)
+            self._launched += self._slots
+            self._tensors, self._slots = [], []
+
+    def settle(self) -> None:
+        """Ask the device for everything that was launched, and wait."""
+        self.launch()
+        if self._on_device is not None and self._launched:
+            for slot, digest in zip(self._launched, self._on_device.collect(), strict=True):
+                slot.digest = digest
+            self._launched = []
+
+    def of(self, tensor: torch.Tensor) -> Token:
+        """The tensor digest (dtype, shape, bytes; strides excluded); 32 bytes, or their place."""
         if self._on_device is not None and tensor.is_cuda:
-            return self._on_device.digest(tensor)
+            self._tensors.append(tensor)
+            self._slots.append(Slot())
+            return self._slots[-1]
         flat = _flat(tensor)
         key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         known = self._kept.get(key)
@@ -119,15 +147,15 @@ def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 class Seen:
     """What a walk found: tokens in a fixed order, how much of it is content, what is not hashed."""
 
-    tokens: list[bytes] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
     hashable: int = 0
     unhashed: list[str] = field(default_factory=list)
     caches: list[Any] = field(default_factory=list)
     first: torch.Tensor | None = None
 
-    def digest(self) -> bytes | None:
+    def digest(self) -> Digest | None:
         """SHA-256 over the tokens; None when nothing hashable was found."""
-        return sha256(length_prefixed(self.tokens)) if self.hashable else None
+        return sealed(self.tokens) if self.hashable else None
 
 
 def walk(tree: Any, digests: TensorDigests, keep_caches: bool = True) -> Seen:
@@ -249,7 +277,7 @@ def _has_tensor(item: Any) -> bool:
 
 def cache_digest(
     caches: Sequence[Any], layers: Sequence[int] | None, digests: TensorDigests
-) -> bytes | None:
+) -> Digest | None:
     """One digest over caches: of some layers, or whole when ``layers`` is None or it has none."""
     if not caches:
         return None
@@ -261,4 +289,4 @@ def cache_digest(
             chosen = [parts[i] if i < len(parts) else None for i in layers]
         for part in chosen:
             _walk(part, digests, seen, False, 0, set())
-    return sha256(length_prefixed(seen.tokens))
+    return sealed(seen.tokens)

@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from fleet.contract.canonical import sha256
-from fleet.evidence.records import length_prefixed
 from fleet.evidence.trace import WeightRow
 from fleet.replay.trace.digesting import TensorDigests, holds_content, walk
+from fleet.replay.trace.late import Digest, Token, sealed
 
 FRAMEWORK = frozenset(vars(nn.Module()))
 """Attributes that torch itself gives to every module; hooks and children are among them."""
@@ -132,15 +131,15 @@ class Owned:
         names = [name for name, _ in self._weights_of(path)]
         return [t for n in names for t in (n.encode(), self.at_load[prefix + n][1])]
 
-    def digest(self, path: str) -> bytes | None:
+    def digest(self, path: str) -> Digest | None:
         """What the module owns as it is now, weights as they were at load; None if nothing."""
-        tokens = list(self._fixed[path])
+        tokens: list[Token] = list(self._fixed[path])
         if path not in self._packed:
             module = self._modules[path]
             for name, value in (*buffers(module), *_kept(module)):
                 seen = walk(value, self._digests, keep_caches=False)
                 tokens += [name.encode(), *seen.tokens]
-        return sha256(length_prefixed(tokens)) if tokens else None
+        return sealed(tokens) if tokens else None
 
     def rows(self) -> list[WeightRow]:
         """Every weight at load and now."""

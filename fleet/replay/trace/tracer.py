@@ -22,11 +22,13 @@ from fleet.contract.canonical import sha256
 from fleet.evidence.records import length_prefixed
 from fleet.evidence.trace import Call, ModuleRow, WeightRow
 from fleet.replay.trace.digesting import Seen, TensorDigests, cache_digest, walk
+from fleet.replay.trace.late import Digest, Late, late, settled
 from fleet.replay.trace.modules import Owned, facts_text, has_forward, layers_below
 
 Sink = Callable[[Call], None]
-Parts = tuple[bytes | None, bytes | None, bytes | None]
+Parts = tuple[Digest | None, Digest | None, Digest | None]
 """Digests of arguments, own tensors and caches."""
+Bytes = tuple[bytes | None, ...]
 
 
 @dataclass
@@ -70,7 +72,6 @@ class Tracer:
         self.fired: Counter[str] = Counter()
         self._wanted = steps
         self._facts = {path: facts_text(module) for path, module in self.modules.items()}
-        self._own = {path: self.owned.digest(path) for path in self.modules}
         self._layers = {path: layers_below(module) for path, module in self.modules.items()}
         self._arm, self._batch = "", -1
         self._samples: tuple[str, ...] = ()
@@ -80,6 +81,9 @@ class Tracer:
         self._calls: Counter[str] = Counter()
         self._handles: list[RemovableHandle] = []
         self._paused = False
+        self._waiting: list[Callable[[], None]] = []
+        self._own = {path: self.owned.digest(path) for path in self.modules}
+        self.settle()
 
     def attach(self) -> None:
         """Put the hooks in place, behind all that are there already."""
@@ -95,6 +99,7 @@ class Tracer:
             handle.remove()
         self._handles.clear()
         self._abandon()
+        self.settle()
 
     def start_batch(self, arm: str, ordinal: int, sample_ids: Sequence[str]) -> None:
         """What follows is this batch, from its prefill on."""
@@ -111,6 +116,7 @@ class Tracer:
     @contextmanager
     def aside(self, sink: Sink | None) -> Iterator[None]:
         """Let calls in here go to ``sink`` (None: nowhere) and leave no mark on the trace."""
+        self.settle()
         kept = (self.sink, self._place, self._open, self._calls, self._paused, self.fired)
         self._place, self._open, self._calls, self.fired = 0, [], Counter(), Counter()
         self._paused = sink is None
@@ -118,7 +124,15 @@ class Tracer:
         try:
             yield
         finally:
+            self.settle()
             self.sink, self._place, self._open, self._calls, self._paused, self.fired = kept
+
+    def settle(self) -> None:
+        """Land what waits for the device's digests."""
+        self.digests.settle()
+        waiting, self._waiting = self._waiting, []
+        for land in waiting:
+            land()
 
     def module_rows(self) -> list[ModuleRow]:
         """Every module as it was when tracing began and as it is now."""
@@ -130,7 +144,7 @@ class Tracer:
                 facts_at_end=facts_text(module),
                 expected=has_forward(module),
                 fired=self.fired[path],
-                own_sha256=self._own[path],
+                own_sha256=settled(self._own[path]),
             )
             for path, module in self.modules.items()
         ]
@@ -149,11 +163,13 @@ class Tracer:
         def hook(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
             if not path and not self._paused:
                 self._abandon()
+                self.settle()
                 self.step += 1
                 self._place = 0
                 self._calls.clear()
             if self._wants():
                 self._open.append(self._begin(path, args, kwargs))
+                self.digests.launch()
 
         return hook
 
@@ -163,6 +179,7 @@ class Tracer:
                 while self._open[-1].path != path:
                     self._land(self._open.pop(), None, ended=False)
                 self._end(self._open.pop(), args, kwargs, output)
+                self.digests.launch()
 
         return hook
 
@@ -193,7 +210,7 @@ class Tracer:
         args: Any,
         kwargs: Mapping[str, Any],
         output: Any,
-    ) -> bytes | None:
+    ) -> Digest | None:
         """The out-root: what was returned, and what of arguments, own tensors, caches changed.
 
         What did not change is left out, so that equal outputs of different inputs are equal.
@@ -202,29 +219,41 @@ class Tracer:
         after = walk(_given(args, kwargs), self.digests)
         own = self.owned.digest(path)
         cache = cache_digest(_caches(after, returned), self._layers[path], self.digests)
-        now = (after.digest(), own, cache)
-        changed = [None if a == b else a for a, b in zip(now, before, strict=True)]
-        return root_of((returned.digest(), *changed))
+        return late(_out_root, returned.digest(), (after.digest(), own, cache), before)
 
     def observe_input(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> Parts:
         """What a call of ``path`` with these arguments is about to see."""
-        return self._look(path, args, kwargs)[1]
+        given = self._look(path, args, kwargs)[1]
+        self.digests.launch()
+        return given
 
     def _look(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> tuple[Seen, Parts]:
         seen = walk(_given(args, kwargs), self.digests)
         cache = cache_digest(seen.caches, self._layers[path], self.digests)
         return seen, (seen.digest(), self.owned.digest(path), cache)
 
-    def _land(self, opened: _Open, out: bytes | None, ended: bool = True) -> None:
+    def _land(self, opened: _Open, out: Digest | None, ended: bool = True) -> None:
+        """In the order the calls ended, whether their digests are there already or not."""
         end = self._place if ended else -1
         self._place += ended
-        args, own, cache = opened.given
-        self.sink(
-            Call(
-                arm=self._arm,
-                batch=self._batch,
-                sample_ids=self._samples,
-                step=self.step,
+        land = self._landing(opened, out, end)
+        if self._waiting or any(isinstance(part, Late) for part in (*opened.given, out)):
+            self._waiting.append(land)
+        else:
+            land()
+
+    def _landing(self, opened: _Open, out: Digest | None, end: int) -> Callable[[], None]:
+        sink, arm, batch, samples, step = (
+            self.sink, self._arm, self._batch, self._samples, self.step,
+        )  # fmt: skip
+
+        def land() -> None:
+            args, own, cache = (settled(part) for part in opened.given)
+            sink(Call(
+                arm=arm,
+                batch=batch,
+                sample_ids=samples,
+                step=step,
                 begin=opened.begin,
                 end=end,
                 parent=opened.parent,
@@ -234,13 +263,14 @@ class Tracer:
                 args_sha256=args,
                 own_sha256=own,
                 cache_sha256=cache,
-                in_sha256=root_of(opened.given),
-                out_sha256=out,
+                in_sha256=root_of((args, own, cache)),
+                out_sha256=settled(out),
                 dtype=opened.dtype,
                 shape=opened.shape,
                 unhashed=opened.unhashed,
-            )
-        )
+            ))  # fmt: skip
+
+        return land
 
     def _abandon(self) -> None:
         while self._open:
@@ -255,6 +285,16 @@ def _given(args: Any, kwargs: Mapping[str, Any]) -> Any:
 def _caches(*seen: Seen) -> list[Any]:
     """Caches of several walks, each object once."""
     return list({id(cache): cache for one in seen for cache in one.caches}.values())
+
+
+def in_root(given: Parts) -> Digest | None:
+    """The in-root of what a call was given."""
+    return late(root_of, given)
+
+
+def _out_root(returned: bytes | None, now: Bytes, before: Bytes) -> bytes | None:
+    changed = [None if a == b else a for a, b in zip(now, before, strict=True)]
+    return root_of((returned, *changed))
 
 
 def root_of(parts: Sequence[bytes | None]) -> bytes | None:

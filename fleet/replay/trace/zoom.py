@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fleet.replay.trace.digesting import TensorDigests, walk
+from fleet.replay.trace.late import settled
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
@@ -43,13 +44,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and note it."""
         given = None if self._digests is None else walk((args, kwargs or {}), self._digests)
+        if self._digests is not None:
+            self._digests.launch()  # before the operation can write into what it was given
         result = func(*args, **(kwargs or {}))
         if self._digests is None or given is None:
             self.operations.append(Operation(str(func), None, None, ""))
         else:
             # An operation that writes into its argument has that argument as its result.
             after = walk((result, args), self._digests)
-            self.operations.append(Operation(str(func), given.digest(), after.digest(), _where()))
+            self._digests.settle()
+            went_in, came_out = settled(given.digest()), settled(after.digest())
+            self.operations.append(Operation(str(func), went_in, came_out, _where()))
         return result
 
 
