@@ -55,7 +55,11 @@ class Coverage:
         ):
             if number:
                 return f"{number} {words}"
-        return None if self.hooks == UNCHANGED else f"hooks: {self.hooks or 'not looked at'}"
+        return None
+
+    def doubt(self) -> str | None:
+        """Why the hooks may have changed what they watched, or None when they changed no bit."""
+        return None if self.hooks == UNCHANGED else self.hooks or "the hooks were not looked at"
 
 
 @dataclass(frozen=True)

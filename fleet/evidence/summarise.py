@@ -260,7 +260,8 @@ def _with_rows(
     _check_batches(parts, planned.body.get("batch_size"))
     power, trace = tally.power, {}
     if modules is not None:
-        trace = vars(modules.coverage) | {"gap": modules.coverage.gap()}
+        covered = modules.coverage
+        trace = vars(covered) | {"gap": covered.gap(), "doubt": covered.doubt()}
     return replace(
         summary, rows=power.records, arms=tally.arms, roots=tally.roots, power=power, trace=trace
     )

@@ -69,7 +69,8 @@ class AttemptSummary:
     ``accepted_at_s`` is the time of the ledger's *accepted* entry, None when not accepted.
     ``stages``: checkpoint, post_init_weights, end_weights, effective, effective_end digests.
     ``unit`` is the unit's identity, ``platform`` the class key. ``trace``: coverage of a replay
-    that was certified with every call traced, and ``gap``: why it is not complete, or None.
+    that was certified with every call traced; ``gap``: why it is not complete, or None; ``doubt``:
+    why its hooks may have changed what they watched, or None.
     """
 
     attempt: str

@@ -61,7 +61,17 @@ class Evidence:
             return Cause("missing-evidence", "the campaign holds no certification replay")
         unsound = _void(mine) or _offered_twice(mine) or self._not_fresh(mine)
         good = [s for s in mine if is_good(s, self.require)]
-        return unsound or _too_few(mine, good, self.require)
+        return unsound or _too_few(mine, good, self.require) or self._doubted(good)
+
+    def _doubted(self, good: Sequence[AttemptSummary]) -> Cause | None:
+        """A PASS at *modules* is about calls that were watched; watching must have moved no bit. It
+        is no reason to leave such a replay out of a FAIL: one that races shows other bits without
+        hooks too."""
+        if self.require.grade != "modules":
+            return None
+        doubts = ((s, s.trace.get("doubt", "it is not told")) for s in good)
+        found = next(((s, doubt) for s, doubt in doubts if doubt), None)
+        return found and Cause("cannot-observe", f"{_name(found[0])}, watched calls: {found[1]}")
 
     def _not_fresh(self, mine: Sequence[AttemptSummary]) -> Cause | None:
         for s in mine:

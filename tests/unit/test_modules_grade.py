@@ -73,7 +73,6 @@ GAPS: dict[str, dict[str, Any]] = {
     "1 calls were given something that is not hashed": {"unhashed": 1},
     "1 calls never returned": {"never_returned": 1},
     "1 modules never fired, l.b among them": {"silent": ["l.b"]},
-    "hooks: not looked at": {"hooks": ""},
 }
 
 
@@ -82,6 +81,12 @@ def test_a_trace_that_does_not_cover_everything_says_why(words: str) -> None:
     whole: dict[str, Any] = {"calls": 9, "hooks": UNCHANGED}
     assert Coverage(**whole).gap() is None
     assert Coverage(**whole | GAPS[words]).gap() == words
+    assert Coverage(**whole | GAPS[words]).doubt() is None
+
+
+def test_hooks_that_may_have_changed_a_bit_are_a_doubt() -> None:
+    assert Coverage(calls=9).doubt() == "the hooks were not looked at"
+    assert Coverage(calls=9, hooks="undecidable").doubt() == "undecidable"
 
 
 def test_coverage_is_read_from_the_calls_and_the_modules(tmp_path: Path) -> None:
@@ -92,11 +97,13 @@ def test_coverage_is_read_from_the_calls_and_the_modules(tmp_path: Path) -> None
     assert (coverage.calls, coverage.unknown, coverage.silent) == (2, 1, ["l.b"])
 
 
-def traced_pair(modules: tuple[str, str], gap: str | None = None) -> list[Any]:
+def traced_pair(
+    modules: tuple[str, str], gap: str | None = None, doubt: str | None = None
+) -> list[Any]:
     """Two replays that agree up to the logits, with these roots at the grade modules."""
-    found = []
+    found, trace = [], {"gap": gap, "doubt": doubt}
     for slot, root in enumerate(modules):
-        made, rows = replay("ab"[slot], dataset(), slot=slot, traced=True, trace={"gap": gap})
+        made, rows = replay("ab"[slot], dataset(), slot=slot, traced=True, trace=trace)
         arms = {
             arm: replace(own, roots=own.roots | {"modules": root}) for arm, own in made.arms.items()
         }
@@ -123,6 +130,16 @@ def test_a_trace_with_a_gap_cannot_pass_at_modules() -> None:
     verdict = judged(traced_pair(("r", "r"), "2 calls never returned"), Require(grade="modules"))
     assert (verdict.verdict, verdict.code) == ("VOID", "missing-evidence")
     assert "2 calls never returned" in verdict.reason
+
+
+def test_doubted_hooks_are_in_the_way_of_a_pass_and_not_of_a_fail() -> None:
+    doubt = "undecidable: without hooks the contract differs from itself"
+    verdict = judged(traced_pair(("r", "r"), doubt=doubt), Require(grade="modules"))
+    assert (verdict.verdict, verdict.code) == ("VOID", "cannot-observe")
+    assert doubt in verdict.reason
+    assert judged(traced_pair(("r", "r"), doubt=doubt), Require(grade="logits")).verdict == "PASS"
+    verdict = judged(traced_pair(("r", "s"), doubt=doubt), Require(grade="modules"))
+    assert (verdict.verdict, len(verdict.roots["modules"])) == ("FAIL", 2)
 
 
 def test_an_untraced_pair_has_nothing_at_modules() -> None:
