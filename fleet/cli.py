@@ -67,7 +67,6 @@ def certify(
     from fleet.report.terminal import print_campaign
     from fleet.schedule.certify import Request, plan_request, require_usable
     from fleet.schedule.certify import certify as run_certify
-    from fleet.schedule.cluster import RayCluster
     from fleet.schedule.driver import Limits
 
     places = where.places()
@@ -79,7 +78,7 @@ def certify(
         if dry_run:
             return _show_plan(planned, form)
         require_usable(places)
-        with RayCluster(where.address, where.device()) as launcher:
+        with where.cluster() as launcher:
             answer = run_certify(request, planned, places, launcher, say)
     form.show(campaign_document(answer), print_campaign, answer)
     raise typer.Exit(answer.exit_code())
@@ -164,7 +163,6 @@ def replay(
     """Run one sample in fresh processes: a difference or none seen, never a verdict."""
     from fleet.report.diff import print_diff
     from fleet.schedule.certify import Request, plan_request, require_usable
-    from fleet.schedule.cluster import RayCluster
     from fleet.schedule.one_sample import check_sample, replay_one
 
     places = where.places()
@@ -176,7 +174,7 @@ def replay(
         if dry_run:
             return _show_plan(planned, form)
         require_usable(places)
-        with RayCluster(where.address, where.device()) as launcher:
+        with where.cluster() as launcher:
             found = replay_one(request, planned, places, launcher, say)
     form.show(found.to_json(), print_diff, found)
     raise typer.Exit(found.exit_code())
@@ -209,7 +207,6 @@ def trace(
     """Which module, gap, weight, cache or input diverged first, and what kind of fault it is."""
     from fleet.report.trace_view import print_trace
     from fleet.schedule.certify import Request, plan_request, require_usable
-    from fleet.schedule.cluster import RayCluster
     from fleet.schedule.trace_verb import TraceRequest, plan_trace, run_trace
     from fleet.schedule.tracing import check_step
 
@@ -222,7 +219,7 @@ def trace(
         if dry_run:
             return _show_plan(planned, form)
         require_usable(places)
-        with RayCluster(where.address, where.device()) as launcher:
+        with where.cluster() as launcher:
             document = run_trace(request, planned, plan, why, places, launcher, say)
     form.show(document, print_trace, document)
     raise typer.Exit(RESULT_CODES[document["contracts"][0]["result"]])
@@ -242,7 +239,6 @@ def screen(
     """The cheap gate before a full run: every input shape, the nearest margins, one trace."""
     from fleet.report.trace_view import print_screen
     from fleet.schedule.certify import Request, plan_request, require_usable
-    from fleet.schedule.cluster import RayCluster
     from fleet.schedule.screening import choose
     from fleet.schedule.screening import screen as run_screen
 
@@ -253,7 +249,7 @@ def screen(
         if dry_run:
             return _show_plan(planned, form)
         require_usable(places)
-        with RayCluster(where.address, where.device()) as launcher:
+        with where.cluster() as launcher:
             selections = choose(planned, near, places, launcher)
             document = run_screen(request, planned, selections, places, launcher, say)
     form.show(document, print_screen, document)
@@ -284,7 +280,6 @@ def sweep(
     from fleet.report.swept import exit_code
     from fleet.schedule.candidates import SweepRequest, base_of, candidates_of, split_backends
     from fleet.schedule.certify import require_usable
-    from fleet.schedule.cluster import RayCluster
     from fleet.schedule.driver import Limits
     from fleet.schedule.sweep import run_sweep, sweep_plan
 
@@ -296,7 +291,7 @@ def sweep(
         base = base_of(asked, places, say)
         if not dry_run:
             require_usable(places)
-        with RayCluster(where.address) as launcher:
+        with where.cluster() as launcher:
             say("asking the node which backends can run")
             candidates = candidates_of(asked, base, places, launcher)
             if dry_run:
@@ -350,12 +345,8 @@ def doctor(
 
 def _prewarm(contracts: list[str], where: Where, form: Form) -> None:
     from fleet.schedule import doctor as room
-    from fleet.schedule.cluster import RayCluster
 
-    with (
-        progress("resolving contracts") as say,
-        RayCluster(where.address, where.device()) as launcher,
-    ):
+    with progress("resolving contracts") as say, where.cluster() as launcher:
         found = room.prewarm(contracts, where.places(), launcher, say)
     form.show({"schema": 1, "prewarmed": found}, room.print_prewarmed, found)
     if any(isinstance(outcome, str) for outcome in found.values()):

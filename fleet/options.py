@@ -22,6 +22,7 @@ from fleet.report.screen import emit, out
 
 if TYPE_CHECKING:
     from fleet.schedule.certify import Places
+    from fleet.schedule.cluster import RayCluster
 
 T = TypeVar("T")
 
@@ -65,6 +66,12 @@ class Where:
     def device(self) -> str | None:
         """``FLEET_DEVICE``: ``cpu`` or an NVIDIA device's UUID; None for the first there is."""
         return os.environ.get("FLEET_DEVICE") or None
+
+    def cluster(self) -> RayCluster:
+        """The cluster and the device that a verb runs on: the one way there, for all of them."""
+        from fleet.schedule.cluster import RayCluster
+
+        return RayCluster(self.address, self.device())
 
     def places(self) -> Places:
         """Options and the environment as paths.
