@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from fleet.contract.model import Contract, Model, Quantization
+from fleet.contract.model import Contract, Model
 from fleet.errors import ContractError
 
 MARK = "@"
@@ -52,11 +52,14 @@ class Variant:
                 '"none"',
                 f"name the contract alone: {self.base}",
             )
-        tables: dict[str, Model | Quantization] = {}
-        for key, value in self.replaced().items():
-            table, _, name = key.partition(".")
-            tables[table] = getattr(contract, table).model_copy(update={name: value})
-        return contract.model_copy(update=tables)
+        return with_backend(contract, self.backend, self.dtype)
+
+
+def with_backend(contract: Contract, backend: str, dtype: str | None = None) -> Contract:
+    """The same with another backend, and another dtype unless None."""
+    quantization = contract.quantization.model_copy(update={"backend": backend})
+    model = contract.model.model_copy(update={} if dtype is None else {"dtype": dtype})
+    return contract.model_copy(update={"quantization": quantization, "model": model})
 
 
 def is_file(name_or_file: str) -> bool:

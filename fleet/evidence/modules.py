@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from fleet.errors import EvidenceError
 from fleet.evidence.records import length_prefixed
-from fleet.evidence.trace import CALLS, MODULES, UNCHANGED
+from fleet.evidence.trace import CALLS, MODULES, MODULES_FILE, UNCHANGED, calls_files
 
 HEADER = b"fleet-modules-1\n"
 BATCH_ROWS = 8192
@@ -81,14 +81,12 @@ def read_modules(folder: Path, files: Iterable[str], hooks: str) -> Modules:
     Raises:
         EvidenceError: a file is not the columns of a trace.
     """
-    names = sorted(files)
     coverage = Coverage(hooks=hooks)
     hashers: dict[Batch, Any] = {}
-    for name in names:
-        if name not in ("trace-modules.parquet", "trace-weights.parquet"):
-            for rows in _groups(folder / name, CALLS, _COLUMNS):
-                _add(rows, hashers, coverage)
-    for rows in _groups(folder / "trace-modules.parquet", MODULES, ("path", "expected", "fired")):
+    for name in calls_files(files):
+        for rows in _groups(folder / name, CALLS, _COLUMNS):
+            _add(rows, hashers, coverage)
+    for rows in _groups(folder / MODULES_FILE, MODULES, ("path", "expected", "fired")):
         coverage.silent += [
             path for path, expected, fired in zip(*rows, strict=True) if expected and not fired
         ]

@@ -28,6 +28,7 @@ TRACE_FORMAT = 1
 UNCHANGED = "no bit changed"
 """What a session says of its hooks when the first batch gave the same logits without them."""
 DIGEST = pa.binary(32)
+MODULES_FILE, WEIGHTS_FILE = "trace-modules.parquet", "trace-weights.parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +184,9 @@ class Trace:
     injected: str | None = None
 
 
-def calls_files(manifest: Manifest) -> list[str]:
-    """Names of the files that hold calls, in the order they landed."""
-    others = ("trace-modules.parquet", "trace-weights.parquet")
-    return [name for name in sorted(manifest.trace["files"]) if name not in others]
+def calls_files(names: Iterable[str]) -> list[str]:
+    """Of a trace's files those that hold calls, in the order they landed."""
+    return [name for name in sorted(names) if name not in (MODULES_FILE, WEIGHTS_FILE)]
 
 
 def require_files(folder: Path, manifest: Manifest) -> None:
@@ -219,11 +219,12 @@ def read_trace(landing: Landing, attempt: str, only: tuple[str, int] | None = No
         return None
     folder = landing.attempt(attempt)
     require_files(folder, manifest)
+    names = calls_files(manifest.trace["files"])
     return Trace(
         attempt=attempt,
-        calls=tuple(c for name in calls_files(manifest) for c in _calls(folder / name, only)),
-        modules={m.path: m for m in _rows(folder / "trace-modules.parquet", ModuleRow, MODULES)},
-        weights={w.name: w for w in _rows(folder / "trace-weights.parquet", WeightRow, WEIGHTS)},
+        calls=tuple(call for name in names for call in _calls(folder / name, only)),
+        modules={m.path: m for m in _rows(folder / MODULES_FILE, ModuleRow, MODULES)},
+        weights={w.name: w for w in _rows(folder / WEIGHTS_FILE, WeightRow, WEIGHTS)},
         repeats=tuple(manifest.trace.get("repeats", ())),
         logits=_logits(landing.parts(attempt)),
         hooks=str(manifest.trace.get("hooks", "")),

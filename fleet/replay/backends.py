@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.contract.model import Contract
+from fleet.contract.variant import with_backend
 from fleet.replay import capability
 
 LONGEST = 300
@@ -51,7 +52,7 @@ def _asked(name: str, contract: Contract, folder: Path) -> Backend:
     """The contract's own dtype first; another where the dtype is all that is in the way."""
     why: dict[str, str] = {}
     for dtype in dtypes_of(contract.model.dtype):
-        reasons = capability.cannot_run(_variant(contract, name, dtype), folder)
+        reasons = capability.cannot_run(with_backend(contract, name, dtype), folder)
         if not reasons:
             return Backend(name, dtype)
         why.setdefault(one_line(reasons), dtype)
@@ -64,15 +65,6 @@ def dtypes_of(own: str) -> Iterator[str]:
     """The contract's, then the others in a fixed order."""
     yield own
     yield from (dtype for dtype in DTYPES if dtype != own)
-
-
-def _variant(contract: Contract, name: str, dtype: str) -> Contract:
-    return contract.model_copy(
-        update={
-            "model": contract.model.model_copy(update={"dtype": dtype}),
-            "quantization": contract.quantization.model_copy(update={"backend": name}),
-        }
-    )
 
 
 def one_line(reasons: Sequence[str]) -> str:

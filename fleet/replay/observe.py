@@ -84,8 +84,7 @@ def generate(
     position = {sample: i for i, sample in enumerate(task.sample_ids)}
     size = contract.decoding.batch_size
     for arm in task.arms:
-        for ordinal, first in enumerate(range(0, len(inputs[arm]), size)):
-            rows = inputs[arm][first : first + size]
+        for ordinal, rows in enumerate(batches(inputs[arm], size)):
             batch, made = _run_batch(engine, arm, ordinal, rows, session)
             yield [
                 _record(
@@ -99,6 +98,17 @@ def generate(
                 )
                 for p, g in zip(rows, made, strict=True)
             ]
+
+
+def batches(prepared: Sequence[Prepared], size: int) -> Iterator[Sequence[Prepared]]:
+    """An arm's samples by the batch plan."""
+    for first in range(0, len(prepared), size):
+        yield prepared[first : first + size]
+
+
+def shape(batch: Sequence[Prepared]) -> tuple[int, int]:
+    """(rows, longest prompt): what a prefill computes on."""
+    return len(batch), max(len(prepared.prompt_ids) for prepared in batch)
 
 
 def _run_batch(
@@ -191,10 +201,7 @@ def envelope(contract: Contract, inputs: Inputs) -> dict[str, Any]:
     size = contract.decoding.batch_size
     new = contract.decoding.max_new_tokens
     lengths = [len(p.prompt_ids) for arm in inputs.values() for p in arm]
-    batches = [
-        arm[first : first + size] for arm in inputs.values() for first in range(0, len(arm), size)
-    ]
-    shapes = {(len(rows), max(len(p.prompt_ids) for p in rows)) for rows in batches}
+    shapes = {shape(rows) for arm in inputs.values() for rows in batches(arm, size)}
     return {
         "prompt_tokens": [min(lengths), max(lengths)],
         "context_tokens": max(lengths) + new,

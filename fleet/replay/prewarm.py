@@ -79,12 +79,10 @@ def _run_every_shape(task: ReplayTask) -> None:
 
 
 def _one_of_each_shape(inputs: observe.Inputs, size: int) -> Iterator[Sequence[Prepared]]:
-    """One batch per (rows, longest prompt)."""
+    """The first batch of each shape."""
     seen = set()
     for prepared in inputs.values():
-        for first in range(0, len(prepared), size):
-            batch = prepared[first : first + size]
-            shape = (len(batch), max(len(p.prompt_ids) for p in batch))
-            if shape not in seen:
-                seen.add(shape)
+        for batch in observe.batches(prepared, size):
+            if observe.shape(batch) not in seen:
+                seen.add(observe.shape(batch))
                 yield batch

@@ -56,6 +56,11 @@ class Device:
     total_bytes: int
 
 
+def fitting(devices: Sequence[Device], wanted: str | None) -> list[Device]:
+    """Those that ``FLEET_DEVICE`` may mean: none for ``cpu``, the one of that UUID, or all."""
+    return [each for each in devices if wanted in (None, each.uuid)]
+
+
 def device_environment(device: Device | None) -> dict[str, str]:
     """What shows a process its slot's device and no other: by UUID, for an index may move."""
     return {"CUDA_VISIBLE_DEVICES": device.uuid if device else ""}

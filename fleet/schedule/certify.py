@@ -96,9 +96,8 @@ THROUGHOUT = Work("certify", trace=TraceOrder())
 
 def _traced_throughout(request: Request, resolved: Resolved) -> bool:
     """When asked for, and for what cannot be shown otherwise; an engine without modules cannot."""
-    contract = resolved.loaded.contract
-    wanted = request.trace == "always" or contract.require.grade == "modules"
-    return wanted and request.purpose == "certify" and contract.model.engine != "synthetic"
+    wanted = request.trace == "always" or resolved.loaded.contract.require.grade == "modules"
+    return wanted and request.purpose == "certify" and resolved.has_modules
 
 
 def _traced_control(resolved: Resolved) -> TracePlan | None:
@@ -251,8 +250,7 @@ def _looking_into(
             verdicts = [(r, answers.verdict(campaign.id, asked)) for r, asked in pairs]
         return [
             plan_for(verdict, r) for r, verdict in verdicts if verdict.verdict == "FAIL"
-            and r.loaded.contract.model.engine != "synthetic"
-            and (r.loaded.contract.expect is None or r.loaded.contract.expect.culprit is None)
+            and r.has_modules and _traced_control(r) is None
         ]  # fmt: skip
 
     plans = {p.resolved.name: p for p in controls if p is not None}

@@ -34,7 +34,7 @@ from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
 from fleet.evidence.manifest import Process
 from fleet.replay.backends import Backend
 from fleet.replay.probe import at_entry
-from fleet.replay.task import Device, ReplayTask
+from fleet.replay.task import Device, ReplayTask, fitting
 from fleet.replay.worker import (
     backends_in_this_process,
     check_in_this_process,
@@ -251,7 +251,7 @@ class RayCluster:
                 wanted or "a device that can be observed", _first_lines(error)
             ) from error
         found = [Device(**each) for each in raw]
-        chosen = [each for each in found if wanted in (None, each.uuid)]
+        chosen = fitting(found, wanted)
         if wanted is not None and not chosen:
             raise _no_device(wanted, ", ".join(each.uuid for each in found) or "none")
         return chosen[0] if chosen else None

@@ -21,7 +21,7 @@ from fleet.errors import EvidenceError, UsageError
 from fleet.evidence.landing import Landing
 from fleet.replay import caches, probe
 from fleet.replay.gpu import nvml
-from fleet.replay.task import Device, device_environment
+from fleet.replay.task import Device, device_environment, fitting
 from fleet.replay.worker import devices_of_this_node
 from fleet.report import screen
 from fleet.schedule.certify import Places, Request, plan_request
@@ -101,12 +101,10 @@ def _devices() -> tuple[list[Device], list[str]]:
 
 
 def _chosen(devices: list[Device], wanted: str | None, faults: list[str]) -> Device | None:
-    if wanted == "cpu":
-        return None
-    fitting = [each for each in devices if wanted in (None, each.uuid)]
-    if wanted is not None and not fitting:
+    found = fitting(devices, wanted)
+    if wanted not in (None, "cpu") and not found:
         faults.append(f"the device that FLEET_DEVICE names: {wanted}")
-    return fitting[0] if fitting else None
+    return found[0] if found else None
 
 
 def _compiler() -> list[str]:

@@ -52,6 +52,11 @@ class Resolved:
         """The contract's name."""
         return self.loaded.name
 
+    @property
+    def has_modules(self) -> bool:
+        """Is there anything to trace? The synthetic engine has no modules."""
+        return self.loaded.contract.model.engine != "synthetic"
+
     def body(self) -> dict[str, Any]:
         """What the execution id stands for, kept in the landing: the same for every name."""
         return {

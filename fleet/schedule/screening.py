@@ -98,7 +98,7 @@ def screen(
 def _trace_plan(resolved: Resolved) -> TracePlan | None:
     """The first sample, traced; the synthetic engine has no modules."""
     contract = resolved.loaded.contract
-    if contract.model.engine == "synthetic":
+    if not resolved.has_modules:
         return None
     return TracePlan(resolved, first_sample(resolved), contract.require.replays)
 
@@ -125,7 +125,6 @@ def _entry(
     pairs = _pairs(answers, complete, known)
     about = traced(answers.landing, [s for s in landed if s.purpose == "trace"])
     first = first_sample(resolved)
-    has_modules = resolved.loaded.contract.model.engine != "synthetic"
     head = {
         "execution_id": resolved.execution_id,
         "platform": next((s.platform for s in complete), None),
@@ -136,8 +135,8 @@ def _entry(
     }
     body = trace_document(resolved.name, about, head)
     return body | {
-        "result": _result(pairs, result_of(about) if has_modules else None, len(complete)),
-        "traced": has_modules,
+        "result": _result(pairs, result_of(about) if resolved.has_modules else None, len(complete)),
+        "traced": resolved.has_modules,
         "pairs": [pair.to_json() for pair in pairs],
         "covered": _covered(resolved, chosen, complete),
         "bounds": _bounds(complete),

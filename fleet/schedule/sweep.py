@@ -166,9 +166,8 @@ def load_failure(landed: Sequence[AttemptSummary]) -> str | None:
 
 
 def _wants_a_trace(resolved: Resolved, verdict: Verdict) -> bool:
-    """A FAIL that the screening did not localise; the synthetic engine has no modules to trace."""
-    has_modules = resolved.loaded.contract.model.engine != "synthetic"
-    return has_modules and verdict.verdict == "FAIL" and verdict.culprit is None
+    """A FAIL that the screening did not localise."""
+    return resolved.has_modules and verdict.verdict == "FAIL" and verdict.culprit is None
 
 
 def run_sweep(

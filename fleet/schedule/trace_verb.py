@@ -60,7 +60,7 @@ def plan_trace(asked: TraceRequest, planned: Planned, places: Places) -> tuple[T
 
 
 def _require_modules(resolved: Resolved) -> None:
-    if resolved.loaded.contract.model.engine == "synthetic":
+    if not resolved.has_modules:
         raise UsageError(
             str(resolved.loaded.path),
             "model.engine",

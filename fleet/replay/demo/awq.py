@@ -74,12 +74,24 @@ def pack_linear(weight: torch.Tensor) -> dict[str, torch.Tensor]:
     """
     import torch
 
+    codes, zeros, scales = quantise(packable(weight))
+    arrays = {"qweight": pack_words(codes), "qzeros": pack_words(zeros), "scales": scales}
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def packable(weight: torch.Tensor) -> npt.NDArray[np.float32]:
+    """The weight [N, K] in float32.
+
+    Raises:
+        ValueError: when K is no multiple of the group size or N no multiple of 8.
+    """
+    import torch
+
     outputs, inputs = weight.shape
     if inputs % GROUP_SIZE or outputs % 8:
         raise ValueError(f"cannot pack [{outputs}, {inputs}]: need N % 8 == 0, K % 64 == 0")
-    codes, zeros, scales = quantise(weight.detach().to(torch.float32).numpy())
-    arrays = {"qweight": pack_words(codes), "qzeros": pack_words(zeros), "scales": scales}
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    array: npt.NDArray[np.float32] = weight.detach().to(torch.float32).numpy()
+    return array
 
 
 def quantise(

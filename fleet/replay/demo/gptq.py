@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fleet.replay.demo.awq import BITS, GROUP_SIZE, MIN_SCALE, ORDER
+from fleet.replay.demo.awq import BITS, GROUP_SIZE, MIN_SCALE, ORDER, packable
 from fleet.replay.demo.rounding import round_to_bfloat16
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ def pack_linear(weight: torch.Tensor) -> dict[str, torch.Tensor]:
     import torch
 
     outputs, inputs = weight.shape
-    if inputs % GROUP_SIZE or outputs % 8:
-        raise ValueError(f"cannot pack [{outputs}, {inputs}]: need N % 8 == 0, K % 64 == 0")
-    codes, scales = quantise(weight.detach().to(torch.float32).numpy())
+    codes, scales = quantise(packable(weight))
     arrays = {"qweight": pack_rows(codes), **beside(inputs, outputs, GROUP_SIZE), "scales": scales}
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 

@@ -85,13 +85,10 @@ class DeviceWatch:
 
     def _not_free(self) -> str | None:
         level = min(self._device.idle_bytes, IDLE_LIMIT_BYTES) + SLACK_BYTES
-        if others := self._others():
+        if others := _others(self._gpu.processes()):
             return f"processes {others} compute on it"
         used = self._gpu.used_bytes()
         return None if used <= level else f"{used} bytes in use, idle is {level} at most"
-
-    def _others(self) -> list[int]:
-        return [pid for pid in self._gpu.processes() if pid != os.getpid()]
 
     def sample(self) -> None:
         """Look again, unless the last look is fresh. torch is in use by now.
@@ -106,8 +103,7 @@ class DeviceWatch:
         self._sampled_at = time.monotonic()
         pids = self._gpu.processes()
         self._sees_itself |= os.getpid() in pids
-        others = [pid for pid in pids if pid != os.getpid()]
-        if others:
+        if others := _others(pids):
             raise AttemptVoid("device-not-free", f"processes {others} compute beside the replay")
         foreign = self._gpu.used_bytes() - torch.cuda.memory_reserved()
         if foreign > self._device.idle_bytes + CONTEXT_BYTES:
@@ -132,6 +128,10 @@ class DeviceWatch:
             "ecc_new": {kind: _more(self._ecc_before[kind], ecc[kind]) for kind in ecc},
             "xids": self._xids.seen(),
         }
+
+
+def _others(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def require_healthy(seen: dict[str, Any]) -> None:

@@ -22,6 +22,16 @@ class Slot:
     def __init__(self) -> None:
         self.digest: bytes | None = None
 
+    def value(self) -> bytes:
+        """The digest.
+
+        Raises:
+            RuntimeError: the device has not been asked for it yet.
+        """
+        if self.digest is None:
+            raise RuntimeError("a digest was read before the device was asked for it")
+        return self.digest
+
 
 class Late:
     """Something made of digests, of which some are not there yet; made once."""
@@ -44,27 +54,23 @@ Digest = bytes | Late
 """A digest that is there, or one that will be."""
 
 
-def settled(part: bytes | Slot | Late | None) -> bytes | None:
+def settled(part: Digest | None) -> bytes | None:
     """The digest itself.
 
     Raises:
         RuntimeError: the device has not been asked for it yet.
     """
-    if isinstance(part, Late):
-        return part.value()
-    if isinstance(part, Slot):
-        if part.digest is None:
-            raise RuntimeError("a digest was read before the device was asked for it")
-        return part.digest
-    return part
+    return part.value() if isinstance(part, Late) else part
 
 
 def sealed(tokens: Sequence[Token]) -> Digest:
     """SHA-256 over the tokens, each behind its length, now or when all of them are there."""
-    if any(isinstance(token, Slot) for token in tokens):
-        kept = list(tokens)
-        return Late(lambda: sha256(length_prefixed([settled(token) or b"" for token in kept])))
-    return sha256(length_prefixed(list(tokens)))  # type: ignore[arg-type]
+    kept = list(tokens)
+
+    def make() -> bytes:
+        return sha256(length_prefixed([t.value() if isinstance(t, Slot) else t for t in kept]))
+
+    return Late(make) if any(isinstance(token, Slot) for token in kept) else make()
 
 
 def late(make: Callable[..., bytes | None], *parts: Any) -> Digest | None:

@@ -21,7 +21,16 @@ from fleet.contract.canonical import sha256, to_text
 from fleet.errors import AttemptFailed, DeviceDigestsUnavailable
 from fleet.evidence.landing import write_once
 from fleet.evidence.parts import PartWriter
-from fleet.evidence.trace import MODULES, UNCHANGED, WEIGHTS, Call, calls_table, to_table
+from fleet.evidence.trace import (
+    MODULES,
+    MODULES_FILE,
+    UNCHANGED,
+    WEIGHTS,
+    WEIGHTS_FILE,
+    Call,
+    calls_table,
+    to_table,
+)
 from fleet.replay.engines.protocol import Engine, Generation, Prepared
 from fleet.replay.task import ReplayTask, TraceOrder
 from fleet.replay.trace.digesting import TensorDigests
@@ -86,8 +95,8 @@ class TraceSession:
         """Land what is left; returns what the manifest says of the trace."""
         self.writer.flush()
         self.files |= {part.name: part.sha256 for part in self.writer.parts}
-        self._land("trace-modules.parquet", to_table(self.tracer.module_rows(), MODULES))
-        self._land("trace-weights.parquet", to_table(self.tracer.weight_rows(), WEIGHTS))
+        self._land(MODULES_FILE, to_table(self.tracer.module_rows(), MODULES))
+        self._land(WEIGHTS_FILE, to_table(self.tracer.weight_rows(), WEIGHTS))
         return {
             "files": self.files,
             "steps": self.order.steps,
