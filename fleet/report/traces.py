@@ -106,6 +106,8 @@ def own_trace(landing: Landing, summaries: Sequence[AttemptSummary]) -> Localisa
     pair = (throughout[0].attempt, other.attempt)
     try:
         first = _first_batch(*(_batches(landing, attempt) for attempt in pair))
+        if first is None:
+            return None  # a lower grade's own field differs, and no call does
         read = [read_trace(landing, attempt, first) for attempt in pair]
     except EvidenceError:
         return None  # the attempt is VOID, and its summary says why
@@ -122,7 +124,7 @@ def _batches(landing: Landing, attempt: str) -> Mapping[Batch, bytes]:
 
 
 def _first_batch(one: Mapping[Batch, bytes], other: Mapping[Batch, bytes]) -> Batch | None:
-    """In the order they ran; None when the difference is in no call (a lower grade's own field)."""
+    """In the order they ran; None when the difference is in no call."""
     return next((batch for batch in one if one[batch] != other.get(batch)), None)
 
 
