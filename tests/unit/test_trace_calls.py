@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fleet.evidence.trace import Call
-from fleet.replay.trace.tracer import Tracer, root_of
+from fleet.replay.trace.tracer import Tracer, in_root
 from tests.unit.traced_net import Net
 
 
@@ -83,7 +83,7 @@ def test_keywords_in_another_order_are_the_same_arguments() -> None:
     tracer = Tracer(Takes(), (), lambda _: None)
     a, b = torch.ones(2), torch.zeros(2)
     roots = {
-        root_of(tracer.observe_input("", (), given))
+        in_root(tracer.observe_input("", (), given))
         for given in ({"a": a, "b": b}, {"b": b, "a": a}, {"a": b, "b": a})
     }
     assert len(roots) == 2

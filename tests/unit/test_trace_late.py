@@ -13,7 +13,7 @@ from torch import nn
 from fleet.evidence.trace import Call
 from fleet.replay.task import Target
 from fleet.replay.trace.digesting import TensorDigests
-from fleet.replay.trace.late import Late, Slot, late, sealed, settled
+from fleet.replay.trace.late import Sealed, Slot, settled
 from fleet.replay.trace.repeat import Repeater
 from fleet.replay.trace.tracer import Tracer
 from tests.unit.traced_net import Net
@@ -49,9 +49,10 @@ class OnDevice(TensorDigests):
     """Takes every tensor for one that lies on the device."""
 
     def of(self, tensor: torch.Tensor) -> Any:
+        slot = Slot()
         self._tensors.append(tensor)
-        self._slots.append(Slot())
-        return self._slots[-1]
+        self._slots.append(slot)
+        return slot
 
 
 class InPlace(nn.Module):
@@ -149,13 +150,23 @@ def test_a_call_is_repeated_over_a_device_as_over_the_host() -> None:
 
 def test_what_is_made_of_a_digest_waits_for_it() -> None:
     slot = Slot()
-    one = sealed([b"a", slot])
-    assert isinstance(one, Late)
-    both = late(lambda x, pair: b"%b%d" % (x, len(pair)), b"x", (one, None))
-    assert isinstance(both, Late)
+    one = Sealed([b"a", slot])
     with pytest.raises(RuntimeError, match="before the device was asked"):
         settled(one)
     slot.digest = b"d" * 32
-    assert settled(one) == sealed([b"a", b"d" * 32])
-    assert settled(both) == b"x2"
-    assert late(lambda x: x, None) is None
+    assert settled(one) == Sealed([b"a", b"d" * 32]).value()
+    assert settled(None) is None
+
+
+@pytest.mark.parametrize(
+    "other, equal",
+    [([b"a", b"d" * 32], True), ([b"a" + b"d" * 32], False), ([b"a", b"e" * 32], False)],
+)
+def test_equal_tokens_are_equal_digests(other: list[bytes], equal: bool) -> None:
+    slot = Slot()
+    slot.digest = b"d" * 32
+    one, two = Sealed([b"a", slot]), Sealed(other)
+    assert (one == two) is equal
+    assert (one.value() == two.value()) is equal
+    assert (hash(one) == hash(two)) is equal
+    assert one != b"d" * 32

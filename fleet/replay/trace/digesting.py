@@ -14,15 +14,15 @@ import functools
 import re
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from types import NoneType
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
 
 from fleet.contract.canonical import sha256
 from fleet.evidence.digests import merkle_root, tensor_header
-from fleet.replay.trace.late import Digest, Slot, Token, sealed
+from fleet.replay.trace.late import Part, Sealed, Slot, Token
 
 KEPT_BYTES = 512 << 20
 """Copies held for comparison, the oldest dropped first."""
@@ -70,6 +70,11 @@ class TensorDigests:
         self._kept: OrderedDict[tuple[Any, ...], tuple[torch.Tensor, bytes]] = OrderedDict()
         self._kept_bytes = 0
 
+    @property
+    def late(self) -> bool:
+        """May a digest come later than it is asked for?"""
+        return self._on_device is not None
+
     def launch(self) -> None:
         """Let the device digest what the hook has looked at."""
         if self._on_device is not None and self._tensors:
@@ -88,9 +93,10 @@ class TensorDigests:
     def of(self, tensor: torch.Tensor) -> Token:
         """The tensor digest (dtype, shape, bytes; strides excluded); 32 bytes, or their place."""
         if self._on_device is not None and tensor.is_cuda:
+            slot = Slot()
             self._tensors.append(tensor)
-            self._slots.append(Slot())
-            return self._slots[-1]
+            self._slots.append(slot)
+            return slot
         flat = _flat(tensor)
         key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         known = self._kept.get(key)
@@ -143,25 +149,138 @@ def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(_memcmp(a.data_ptr(), b.data_ptr(), a.nbytes) == 0)
 
 
-@dataclass
+_Sort = Literal["tensor", "none", "scalar", "cache", "mapping", "set", "sequence", "object"]
+_SCALARS = (
+    bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size,
+)  # fmt: skip
+
+
+class _Sorts(dict[type, _Sort]):
+    """How values of a type are walked, worked out once: a walk runs at every hook.
+
+    Args:
+        keep: caches are set aside, not walked.
+    """
+
+    def __init__(self, keep: bool) -> None:
+        super().__init__()
+        self._keep = keep
+
+    def __missing__(self, kind: type) -> _Sort:
+        found = self[kind] = self._of(kind)
+        return found
+
+    def _of(self, kind: type) -> _Sort:
+        if issubclass(kind, torch.Tensor):
+            return "tensor"
+        if kind is NoneType:
+            return "none"
+        if issubclass(kind, _SCALARS):
+            return "scalar"
+        if self._keep and _ends_in(kind, "Cache"):  # type: ignore[arg-type]  # as in _is_called
+            return "cache"
+        if issubclass(kind, Mapping):
+            return "mapping"
+        if issubclass(kind, set | frozenset):
+            return "set"
+        return "sequence" if issubclass(kind, Sequence | deque) else "object"
+
+
+_SORTS = {keep: _Sorts(keep) for keep in (False, True)}
+
+
 class Seen:
-    """What a walk found: tokens in a fixed order, how much of it is content, what is not hashed."""
+    """What a walk found: tokens in a fixed order, how much of it is content, what is not hashed.
 
-    tokens: list[Token] = field(default_factory=list)
-    hashable: int = 0
-    unhashed: list[str] = field(default_factory=list)
-    caches: list[Any] = field(default_factory=list)
-    first: torch.Tensor | None = None
+    Args:
+        digests: what hashes the tensors.
+        keep_caches: caches are set aside in ``caches``.
+    """
 
-    def digest(self) -> Digest | None:
-        """SHA-256 over the tokens; None when nothing hashable was found."""
-        return sealed(self.tokens) if self.hashable else None
+    __slots__ = (
+        "_above", "_depth", "_digests", "_keep", "_sorts",
+        "caches", "first", "hashable", "tokens", "unhashed",
+    )  # fmt: skip
+
+    def __init__(self, digests: TensorDigests, keep_caches: bool = True) -> None:
+        self._digests, self._keep = digests, keep_caches
+        self._sorts = _SORTS[keep_caches]
+        self._depth = 0
+        self._above: set[int] = set()  # the objects and collections that we are in
+        self.tokens: list[Token] = []
+        self.hashable = 0
+        self.unhashed: list[str] = []
+        self.caches: list[Any] = []
+        self.first: torch.Tensor | None = None
+
+    def digest(self) -> Part:
+        """Over the tokens; None when nothing hashable was found."""
+        return Sealed(self.tokens) if self.hashable else None
+
+    def take(self, value: Any) -> None:
+        """Walk one more value."""
+        kind = self._sorts[type(value)]
+        if kind == "tensor":
+            self._take_tensor(value)
+        elif kind == "none":
+            self.tokens.append(b"none")
+        elif kind == "scalar":
+            self.tokens += (type(value).__name__.encode(), repr(value).encode())
+            self.hashable += 1
+        elif kind == "cache":
+            self.tokens.append(b"cache")
+            self.caches.append(value)
+        elif id(value) in self._above:
+            self.tokens.append(b"itself")
+        else:
+            self._above.add(id(value))
+            if kind == "object":
+                self._take_object(value)
+            elif kind == "mapping":
+                self.tokens.append(b"mapping %d" % len(value))
+                for key, item in value.items():
+                    self.tokens.append(repr(key).encode())
+                    self.take(item)
+            else:
+                self.tokens.append(b"sequence %d" % len(value))
+                for item in sorted(value, key=repr) if kind == "set" else value:
+                    self.take(item)
+            self._above.discard(id(value))
+
+    def _take_tensor(self, tensor: torch.Tensor) -> None:
+        if not _has_bytes(tensor):
+            self.tokens.append(b"tensor without bytes of its own")
+            self.unhashed.append(f"{tensor.dtype} {tensor.layout} tensor on {tensor.device.type}")
+            return
+        self.tokens += (b"tensor", self._digests.of(tensor))
+        self.hashable += 1
+        if self.first is None:
+            self.first = tensor
+
+    def _take_object(self, value: Any) -> None:
+        """The tensors in its attributes, and a cache's counts too. Its other attributes may hold a
+        time or an address, which differ without moving a bit, so they are left out."""
+        self.tokens.append(b"object " + type(value).__name__.encode())
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(value, nn.Module) or not attributes or self._depth >= MAX_DEPTH:
+            self.unhashed.append(type(value).__name__)
+            return
+        before = self.hashable
+        self._depth += 1
+        for name in sorted(attributes):
+            item = attributes[name]
+            if holds_content(item, cache=not self._keep):
+                self.tokens.append(name.encode())
+                self.take(item)
+        self._depth -= 1
+        if self.hashable == before:
+            self.unhashed.append(type(value).__name__)
 
 
 def walk(tree: Any, digests: TensorDigests, keep_caches: bool = True) -> Seen:
     """Everything in ``tree``. Caches are set aside in ``caches`` unless ``keep_caches`` is off."""
-    seen = Seen()
-    _walk(tree, digests, seen, keep_caches, 0, set())
+    seen = Seen(digests, keep_caches)
+    seen.take(tree)
     return seen
 
 
@@ -180,90 +299,31 @@ def _ends_in(kind: type, word: str) -> bool:
     return any(each.__name__.endswith(word) for each in kind.__mro__)
 
 
-def _walk(
-    value: Any, digests: TensorDigests, seen: Seen, keep: bool, depth: int, above: set[int]
-) -> None:
-    if isinstance(value, torch.Tensor) and not _has_bytes(value):
-        seen.tokens.append(b"tensor without bytes of its own")
-        seen.unhashed.append(f"{value.dtype} {value.layout} tensor on {value.device.type}")
-    elif isinstance(value, torch.Tensor):
-        seen.tokens += [b"tensor", digests.of(value)]
-        seen.hashable += 1
-        if seen.first is None:
-            seen.first = value
-    elif value is None:
-        seen.tokens.append(b"none")
-    elif isinstance(value, _SCALARS):
-        seen.tokens += [type(value).__name__.encode(), repr(value).encode()]
-        seen.hashable += 1
-    elif is_cache(value) and keep:
-        seen.tokens.append(b"cache")
-        seen.caches.append(value)
-    elif id(value) in above:
-        seen.tokens.append(b"itself")
-    elif isinstance(value, Mapping):
-        above = above | {id(value)}
-        seen.tokens.append(b"mapping %d" % len(value))
-        for key, item in value.items():
-            seen.tokens.append(repr(key).encode())
-            _walk(item, digests, seen, keep, depth, above)
-    elif isinstance(value, Sequence | deque | set | frozenset):
-        above = above | {id(value)}
-        items = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
-        seen.tokens.append(b"sequence %d" % len(items))
-        for item in items:
-            _walk(item, digests, seen, keep, depth, above)
-    else:
-        _walk_object(value, digests, seen, keep, depth, above)
-
-
-_SCALARS = (
-    bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size,
-)  # fmt: skip
-
-
 def _has_bytes(tensor: torch.Tensor) -> bool:
     """Bytes that can be read: torch has names for packed integers of 1 to 7 bits and no copy."""
-    dense = tensor.layout is torch.strided and tensor.device.type != "meta"
+    dense = tensor.layout is torch.strided and not tensor.is_meta
     return dense and not tensor.is_quantized and tensor.dtype not in _PACKED_INTEGERS
-
-
-def _walk_object(
-    value: Any, digests: TensorDigests, seen: Seen, keep: bool, depth: int, above: set[int]
-) -> None:
-    """An object: the tensors in its attributes, and a cache's counts too. Its other attributes may
-    hold a time or an address, which differ without moving a bit, so they are left out."""
-    seen.tokens.append(b"object " + type(value).__name__.encode())
-    attributes = getattr(value, "__dict__", None)
-    if isinstance(value, nn.Module) or not attributes or depth >= MAX_DEPTH:
-        seen.unhashed.append(type(value).__name__)
-        return
-    before = seen.hashable
-    for name in sorted(attributes):
-        item = attributes[name]
-        if holds_content(item, cache=not keep):
-            seen.tokens.append(name.encode())
-            _walk(item, digests, seen, keep, depth + 1, above | {id(value)})
-    if seen.hashable == before:
-        seen.unhashed.append(type(value).__name__)
 
 
 def holds_content(item: Any, cache: bool = False) -> bool:
     """Is this attribute worth looking into? ``cache``: its numbers say how full it is."""
-    if isinstance(item, torch.Tensor):
+    kind = type(item)
+    if kind is NoneType or kind is float:
+        return False
+    sort = _SORTS[False][kind]
+    if sort == "tensor":
         return True
-    if cache and isinstance(item, bool | int | str):
-        return True
-    if isinstance(item, list | tuple | deque):
+    if sort == "scalar" and not issubclass(kind, torch.Size):
+        return cache and issubclass(kind, bool | int | str)
+    if issubclass(kind, list | tuple | deque):
         return any(holds_content(x, cache) for x in item)
-    if isinstance(item, dict):
+    if issubclass(kind, dict):
         return any(holds_content(x, cache) for x in item.values())
-    if item is None or isinstance(item, str | bytes | int | float) or callable(item):
-        return False  # modules and classes are callable
-    # A configuration has many attributes, no tensor, and is kept by nearly every module.
-    return not _is_called(item, "Config") and any(
-        _has_tensor(x) for x in getattr(item, "__dict__", {}).values()
-    )
+    # Modules and classes are callable. A configuration has many attributes, no tensor, and is kept
+    # by nearly every module.
+    if callable(item) or _is_called(item, "Config"):
+        return False
+    return any(_has_tensor(x) for x in getattr(item, "__dict__", {}).values())
 
 
 def _has_tensor(item: Any) -> bool:
@@ -277,16 +337,16 @@ def _has_tensor(item: Any) -> bool:
 
 def cache_digest(
     caches: Sequence[Any], layers: Sequence[int] | None, digests: TensorDigests
-) -> Digest | None:
+) -> Part:
     """One digest over caches: of some layers, or whole when ``layers`` is None or it has none."""
     if not caches:
         return None
-    seen = Seen()
+    seen = Seen(digests, keep_caches=False)
     for cache in caches:
         parts = getattr(cache, "layers", None)
         chosen: list[Any] = [cache]
         if layers is not None and isinstance(parts, list):
             chosen = [parts[i] if i < len(parts) else None for i in layers]
         for part in chosen:
-            _walk(part, digests, seen, False, 0, set())
-    return sealed(seen.tokens)
+            seen.take(part)
+    return Sealed(seen.tokens)

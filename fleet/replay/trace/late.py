@@ -1,14 +1,13 @@
-"""Digests that are not there yet.
+"""Digests over digests that are not there yet.
 
 A device digests tensors in the order of its stream and is asked for the results once a step; until
-then a tensor's digest is a :class:`Slot`, and whatever is made of one is a :class:`Late`. On the
-host every digest is there at once and none of this is ever made. Knows no tensor.
+then a tensor's digest is a :class:`Slot`. What is made of tokens is a :class:`Sealed`, hashed when
+it is asked for, which on the host can be at once. Knows no tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fleet.contract.canonical import sha256
 from fleet.evidence.records import length_prefixed
@@ -33,53 +32,49 @@ class Slot:
         return self.digest
 
 
-class Late:
-    """Something made of digests, of which some are not there yet; made once."""
+Token = bytes | Slot
 
-    __slots__ = ("_made", "_make", "_value")
 
-    def __init__(self, make: Callable[[], bytes | None]) -> None:
-        self._make, self._made = make, False
+class Sealed:
+    """SHA-256 over tokens, each behind its length; made once, and not before somebody asks. Two are
+    equal when their tokens are, which takes no hashing.
+
+    Args:
+        tokens: taken over, not copied.
+    """
+
+    __slots__ = ("_there", "_tokens", "_value")
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self._tokens = tokens
+        self._there: list[bytes] | None = None
         self._value: bytes | None = None
 
-    def value(self) -> bytes | None:
-        """Make it: everything must have been settled."""
-        if not self._made:
-            self._value, self._made = self._make(), True
+    def value(self) -> bytes:
+        """The digest; see :meth:`Slot.value`."""
+        if self._value is None:
+            self._value = sha256(length_prefixed(self.tokens()))
         return self._value
 
+    def tokens(self) -> list[bytes]:
+        """What it is over; see :meth:`Slot.value`."""
+        if self._there is None:
+            self._there = [t if isinstance(t, bytes) else t.value() for t in self._tokens]
+        return self._there
 
-Token = bytes | Slot
-Digest = bytes | Late
-"""A digest that is there, or one that will be."""
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Sealed) and self.tokens() == other.tokens()
 
-
-def settled(part: Digest | None) -> bytes | None:
-    """The digest itself.
-
-    Raises:
-        RuntimeError: the device has not been asked for it yet.
-    """
-    return part.value() if isinstance(part, Late) else part
-
-
-def sealed(tokens: Sequence[Token]) -> Digest:
-    """SHA-256 over the tokens, each behind its length, now or when all of them are there."""
-    kept = list(tokens)
-
-    def make() -> bytes:
-        return sha256(length_prefixed([t.value() if isinstance(t, Slot) else t for t in kept]))
-
-    return Late(make) if any(isinstance(token, Slot) for token in kept) else make()
+    def __hash__(self) -> int:
+        return hash(self.value())
 
 
-def late(make: Callable[..., bytes | None], *parts: Any) -> Digest | None:
-    """``make`` of the parts, now or when all are there; a part may be a tuple of digests."""
-    flat = [each for part in parts for each in (part if isinstance(part, tuple) else (part,))]
-    if any(isinstance(each, Late) for each in flat):
-        return Late(lambda: make(*(_settled(part) for part in parts)))
-    return make(*parts)
+Part = Sealed | None
+"""None: there was nothing to hash."""
 
 
-def _settled(part: Any) -> Any:
-    return tuple(settled(each) for each in part) if isinstance(part, tuple) else settled(part)
+def settled(part: Part) -> bytes | None:
+    """The digest itself; see :meth:`Slot.value`."""
+    return None if part is None else part.value()

@@ -17,7 +17,7 @@ from torch import nn
 
 from fleet.evidence.trace import WeightRow
 from fleet.replay.trace.digesting import TensorDigests, holds_content, walk
-from fleet.replay.trace.late import Digest, Token, sealed
+from fleet.replay.trace.late import Part, Sealed, Token
 
 FRAMEWORK = frozenset(vars(nn.Module()))
 """Attributes that torch itself gives to every module; hooks and children are among them."""
@@ -103,7 +103,7 @@ class Owned:
     ) -> None:
         self._modules, self._packed, self._digests = modules, frozenset(packed), digests
         self.at_load = self.weights()
-        self._fixed = {path: self._fixed_tokens(path) for path in modules}
+        self._fixed = {path: self._fixed_part(path) for path in modules}
 
     def weights(self, top: str = "") -> dict[str, tuple[str, bytes]]:
         """Name -> (owner, digest) of every weight of ``top`` and the modules in it, as it is now; a
@@ -126,20 +126,24 @@ class Owned:
             yield from buffers(module)
             yield from plain_tensors(module)
 
-    def _fixed_tokens(self, path: str) -> list[bytes]:
+    def _fixed_part(self, path: str) -> Part:
         prefix = f"{path}." if path else ""
         names = [name for name, _ in self._weights_of(path)]
-        return [t for n in names for t in (n.encode(), self.at_load[prefix + n][1])]
+        tokens = [t for n in names for t in (n.encode(), self.at_load[prefix + n][1])]
+        return Sealed(tokens) if tokens else None
 
-    def digest(self, path: str) -> Digest | None:
+    def digest(self, path: str) -> Part:
         """What the module owns as it is now, weights as they were at load; None if nothing."""
-        tokens: list[Token] = list(self._fixed[path])
-        if path not in self._packed:
-            module = self._modules[path]
-            for name, value in (*buffers(module), *_kept(module)):
-                seen = walk(value, self._digests, keep_caches=False)
-                tokens += [name.encode(), *seen.tokens]
-        return sealed(tokens) if tokens else None
+        if path in self._packed:
+            return self._fixed[path]
+        module = self._modules[path]
+        tokens: list[Token] = []
+        for name, value in (*buffers(module), *_kept(module)):
+            tokens += [name.encode(), *walk(value, self._digests, keep_caches=False).tokens]
+        fixed = self._fixed[path]
+        if not tokens or fixed is None:
+            return Sealed(tokens) if tokens else fixed
+        return Sealed([*fixed.tokens(), *tokens])
 
     def rows(self) -> list[WeightRow]:
         """Every weight at load and now."""

@@ -21,7 +21,6 @@ from fleet.contract.canonical import digest_json, to_text
 from fleet.evidence.trace import Call, moments
 from fleet.replay.task import Target
 from fleet.replay.trace.frozen import FrozenCall
-from fleet.replay.trace.late import settled
 from fleet.replay.trace.tracer import Tracer, in_root
 from fleet.replay.trace.zoom import Operation, Recorder, first_difference
 
@@ -153,8 +152,7 @@ class Repeater:
             output = module.forward(*args, **kwargs)
             out = self.tracer.observe_output(path, before, args, kwargs, output)
             self.tracer.settle()
-        root = settled(in_root(before))
-        return root, [*_observations(calls), ("out", path, 0, settled(out))]
+        return in_root(before), [*_observations(calls), ("out", path, 0, out.root())]
 
     def _operations(self, module: nn.Module, frozen: FrozenCall) -> list[list[Operation]]:
         found = []

@@ -8,11 +8,12 @@ kept by reference. Eager execution only: hooks set after a model was compiled do
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,16 +23,30 @@ from fleet.contract.canonical import sha256
 from fleet.evidence.records import length_prefixed
 from fleet.evidence.trace import Call, ModuleRow, WeightRow
 from fleet.replay.trace.digesting import Seen, TensorDigests, cache_digest, walk
-from fleet.replay.trace.late import Digest, Late, late, settled
+from fleet.replay.trace.late import Part, settled
 from fleet.replay.trace.modules import Owned, facts_text, has_forward, layers_below
 
 Sink = Callable[[Call], None]
-Parts = tuple[Digest | None, Digest | None, Digest | None]
+Parts = tuple[Part, Part, Part]
 """Digests of arguments, own tensors and caches."""
-Bytes = tuple[bytes | None, ...]
 
 
-@dataclass
+class Output(NamedTuple):
+    """What came out of a call: what it returned, and its parts after and before it."""
+
+    returned: Part
+    after: Parts
+    before: Parts
+
+    def root(self) -> bytes | None:
+        """The out-root. What did not change is left out, so that equal outputs of different inputs
+        are equal."""
+        pairs = zip(self.after, self.before, strict=True)
+        changed = [None if now == then else settled(now) for now, then in pairs]
+        return root_of((settled(self.returned), *changed))
+
+
+@dataclass(slots=True)
 class _Open:
     """A call that has begun: its observations so far."""
 
@@ -81,7 +96,7 @@ class Tracer:
         self._calls: Counter[str] = Counter()
         self._handles: list[RemovableHandle] = []
         self._paused = False
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[_Ended] = []
         self._own = {path: self.owned.digest(path) for path in self.modules}
         self.settle()
 
@@ -131,8 +146,8 @@ class Tracer:
         """Land what waits for the device's digests."""
         self.digests.settle()
         waiting, self._waiting = self._waiting, []
-        for land in waiting:
-            land()
+        for ended in waiting:
+            ended.land()
 
     def module_rows(self) -> list[ModuleRow]:
         """Every module as it was when tracing began and as it is now."""
@@ -156,8 +171,10 @@ class Tracer:
     def _wants(self) -> bool:
         if self._paused:
             return False
+        if self._wanted == "all":
+            return True
         step = "prefill" if self.step == 0 and self._wanted == "prefill" else str(self.step)
-        return self._wanted in ("all", step)
+        return self._wanted == step
 
     def _before(self, path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
@@ -175,16 +192,16 @@ class Tracer:
 
     def _after(self, path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
-            if self._wants() and any(o.path == path for o in self._open):
+            if self._wants() and any(o.path == path for o in reversed(self._open)):
                 while self._open[-1].path != path:
-                    self._land(self._open.pop(), None, ended=False)
-                self._end(self._open.pop(), args, kwargs, output)
+                    self._land(self._open.pop(), None)
+                opened = self._open.pop()
+                self._land(opened, self.observe_output(path, opened.given, args, kwargs, output))
                 self.digests.launch()
 
         return hook
 
     def _begin(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> _Open:
-        self.fired[path] += 1
         seen, given = self._look(path, args, kwargs)
         opened = _Open(
             path=path,
@@ -192,16 +209,14 @@ class Tracer:
             parent=self._open[-1].begin if self._open else -1,
             occurrence=self._calls[path],
             given=given,
-            dtype=_dtype(seen.first),
-            shape=_shape(seen.first),
+            dtype="" if seen.first is None else _dtype(seen.first.dtype),
+            shape="" if seen.first is None else _shape(seen.first.shape),
             unhashed=len(seen.unhashed),
         )
+        self.fired[path] += 1
         self._calls[path] += 1
         self._place += 1
         return opened
-
-    def _end(self, opened: _Open, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
-        self._land(opened, self.observe_output(opened.path, opened.given, args, kwargs, output))
 
     def observe_output(
         self,
@@ -210,16 +225,13 @@ class Tracer:
         args: Any,
         kwargs: Mapping[str, Any],
         output: Any,
-    ) -> Digest | None:
-        """The out-root: what was returned, and what of arguments, own tensors, caches changed.
-
-        What did not change is left out, so that equal outputs of different inputs are equal.
-        """
+    ) -> Output:
+        """What was returned, and what the arguments, own tensors and caches are now."""
         returned = walk(output, self.digests)
         after = walk(_given(args, kwargs), self.digests)
         own = self.owned.digest(path)
         cache = cache_digest(_caches(after, returned), self._layers[path], self.digests)
-        return late(_out_root, returned.digest(), (after.digest(), own, cache), before)
+        return Output(returned.digest(), (after.digest(), own, cache), before)
 
     def observe_input(self, path: str, args: Any, kwargs: Mapping[str, Any]) -> Parts:
         """What a call of ``path`` with these arguments is about to see."""
@@ -232,54 +244,67 @@ class Tracer:
         cache = cache_digest(seen.caches, self._layers[path], self.digests)
         return seen, (seen.digest(), self.owned.digest(path), cache)
 
-    def _land(self, opened: _Open, out: Digest | None, ended: bool = True) -> None:
-        """In the order the calls ended, whether their digests are there already or not."""
-        end = self._place if ended else -1
-        self._place += ended
-        land = self._landing(opened, out, end)
-        if self._waiting or any(isinstance(part, Late) for part in (*opened.given, out)):
-            self._waiting.append(land)
+    def _land(self, opened: _Open, output: Output | None) -> None:
+        """Calls land in the order they ended, at once or when the device has been asked."""
+        end = -1 if output is None else self._place
+        self._place += output is not None
+        kind = type(self.modules[opened.path]).__name__
+        ended = _Ended(
+            self.sink, self._arm, self._batch, self._samples, self.step, kind, opened, end, output
+        )
+        if self.digests.late:
+            self._waiting.append(ended)
         else:
-            land()
-
-    def _landing(self, opened: _Open, out: Digest | None, end: int) -> Callable[[], None]:
-        sink, arm, batch, samples, step = (
-            self.sink, self._arm, self._batch, self._samples, self.step,
-        )  # fmt: skip
-
-        def land() -> None:
-            args, own, cache = (settled(part) for part in opened.given)
-            sink(Call(
-                arm=arm,
-                batch=batch,
-                sample_ids=samples,
-                step=step,
-                begin=opened.begin,
-                end=end,
-                parent=opened.parent,
-                path=opened.path,
-                occurrence=opened.occurrence,
-                class_name=type(self.modules[opened.path]).__name__,
-                args_sha256=args,
-                own_sha256=own,
-                cache_sha256=cache,
-                in_sha256=root_of((args, own, cache)),
-                out_sha256=settled(out),
-                dtype=opened.dtype,
-                shape=opened.shape,
-                unhashed=opened.unhashed,
-            ))  # fmt: skip
-
-        return land
+            ended.land()
 
     def _abandon(self) -> None:
         while self._open:
-            self._land(self._open.pop(), None, ended=False)
+            self._land(self._open.pop(), None)
+
+
+class _Ended(NamedTuple):
+    """A call that is over, where it ran and who takes it. ``output``: None if it never returned."""
+
+    sink: Sink
+    arm: str
+    batch: int
+    samples: tuple[str, ...]
+    step: int
+    class_name: str
+    opened: _Open
+    end: int
+    output: Output | None
+
+    def land(self) -> None:
+        """Everything must have been settled."""
+        opened = self.opened
+        args, own, cache = (settled(part) for part in opened.given)
+        call = Call(
+            arm=self.arm,
+            batch=self.batch,
+            sample_ids=self.samples,
+            step=self.step,
+            begin=opened.begin,
+            end=self.end,
+            parent=opened.parent,
+            path=opened.path,
+            occurrence=opened.occurrence,
+            class_name=self.class_name,
+            args_sha256=args,
+            own_sha256=own,
+            cache_sha256=cache,
+            in_sha256=root_of((args, own, cache)),
+            out_sha256=None if self.output is None else self.output.root(),
+            dtype=opened.dtype,
+            shape=opened.shape,
+            unhashed=opened.unhashed,
+        )
+        self.sink(call)
 
 
 def _given(args: Any, kwargs: Mapping[str, Any]) -> Any:
     """Arguments to walk; the order of keywords is nothing that a call is given."""
-    return args, dict(sorted(kwargs.items()))
+    return args, dict(sorted(kwargs.items())) if kwargs else kwargs
 
 
 def _caches(*seen: Seen) -> list[Any]:
@@ -287,26 +312,23 @@ def _caches(*seen: Seen) -> list[Any]:
     return list({id(cache): cache for one in seen for cache in one.caches}.values())
 
 
-def in_root(given: Parts) -> Digest | None:
-    """The in-root of what a call was given."""
-    return late(root_of, given)
-
-
-def _out_root(returned: bytes | None, now: Bytes, before: Bytes) -> bytes | None:
-    changed = [None if a == b else a for a, b in zip(now, before, strict=True)]
-    return root_of((returned, *changed))
+def in_root(given: Parts) -> bytes | None:
+    """The in-root of what a call was given; everything must have been settled."""
+    return root_of([settled(part) for part in given])
 
 
 def root_of(parts: Sequence[bytes | None]) -> bytes | None:
     """One digest over parts, absent ones told apart from empty ones; None when all are absent."""
-    if all(part is None for part in parts):
+    if not any(parts):
         return None
     return sha256(length_prefixed([b"" if part is None else b"+" + part for part in parts]))
 
 
-def _dtype(tensor: torch.Tensor | None) -> str:
-    return "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
+@functools.cache
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
-def _shape(tensor: torch.Tensor | None) -> str:
-    return "" if tensor is None else ",".join(str(n) for n in tensor.shape)
+@functools.lru_cache(maxsize=4096)
+def _shape(shape: torch.Size) -> str:
+    return ",".join(str(n) for n in shape)
