@@ -1,6 +1,6 @@
 """Every benchmark in a row, and one table (``make bench``).
 
-    python -m tests.bench [cost trace fixed memory ingest queries digests] [--quick] [--output FILE]
+    python -m tests.bench [cost trace always_on fixed ...] [--quick] [--output FILE]
 
 A missed target is said, and is no error: a figure depends on the machine and on what else runs on
 it. Exit code 3 when a benchmark could not run.
@@ -23,7 +23,7 @@ from rich.table import Table
 from fleet.errors import FleetError
 from tests.bench.result import Result, figure
 
-BENCHES = ("cost", "trace", "fixed", "memory", "ingest", "queries", "digests")
+BENCHES = ("cost", "trace", "always_on", "fixed", "memory", "ingest", "queries", "digests")
 """Each is the module ``bench_<name>`` with a function ``run(quick)``."""
 
 COULD_NOT_RUN = 3

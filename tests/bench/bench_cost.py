@@ -21,9 +21,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fleet.contract.dataset import load_dataset
 from fleet.contract.load import load_contract
@@ -43,8 +42,7 @@ ARM = "current"
 TARGET = 1.05
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(NamedTuple):
     """``contract`` gives everything but the control, the threads and the checkpoint.
 
     ``pairs``: records, each run both ways.
@@ -88,7 +86,7 @@ class Bench:
         determinism.apply(self.contract)
         self.engine: Any = make_engine(self.contract, folder)
         self.inputs = observe.prepare(self.task, self.contract, self.engine, self.samples)
-        self.engine.load(tensor_digests(folder) if folder else {})
+        self.census = self.engine.load(tensor_digests(folder) if folder else {})
         self.writer = PartWriter(self.task.folder)
 
     def pairs(self) -> Iterator[tuple[float, float]]:

@@ -6,6 +6,7 @@ from itself that cannot be decided, and is said so.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 from collections.abc import Sequence
@@ -128,6 +129,8 @@ def open_session(
     def sink(call: Call) -> None:
         writer.add([call])
 
+    gc.collect()  # what is loaded stays to the end: no collection in the trace has to walk it
+    gc.freeze()
     digests, place = _digests(next(model().parameters()).device)
     tracer = Tracer(model(), packed, sink, order.steps, digests)
     repeater = Repeater(tracer, order.targets, order.repeats, order.zoom) if order.targets else None
