@@ -58,11 +58,12 @@ class TraceSession:
     digests: str = "host"
     hooks: str = ""
     files: dict[str, str] = field(default_factory=dict)
+    _attached: bool = False
 
     def run(
         self, engine: Engine, arm: str, ordinal: int, rows: Sequence[Prepared]
     ) -> list[Generation]:
-        """Generate one batch with hooks in place."""
+        """Generate one batch with hooks in place; they stay there for the next."""
         if self.hooks or self.repeater is not None:
             return self._traced(engine, arm, ordinal, rows)
         random_state = RandomState()
@@ -73,6 +74,7 @@ class TraceSession:
         if _logits(bare) != _logits(traced):
             after = RandomState()
             random_state.restore()
+            self._detach()
             again = engine.generate(rows)
             after.restore()
             self.hooks = UNDECIDED if _logits(bare) == _logits(again) else OWN_DIFFERENCE
@@ -81,19 +83,30 @@ class TraceSession:
     def _traced(
         self, engine: Engine, arm: str, ordinal: int, rows: Sequence[Prepared]
     ) -> list[Generation]:
+        self._attach()
         self.tracer.start_batch(arm, ordinal, [row.sample_id for row in rows])
-        self.tracer.attach()
-        if self.repeater is not None:
-            self.repeater.attach()
         try:
             return engine.generate(rows)
         finally:
+            self.tracer.end_batch()
+
+    def _attach(self) -> None:
+        """Once: hundreds of hooks cost as much as a step of a small batch."""
+        if not self._attached:
+            self._attached = True
+            self.tracer.attach()
             if self.repeater is not None:
-                self.repeater.detach()
-            self.tracer.detach()
+                self.repeater.attach()
+
+    def _detach(self) -> None:
+        self._attached = False
+        if self.repeater is not None:
+            self.repeater.detach()
+        self.tracer.detach()
 
     def close(self) -> dict[str, Any]:
-        """Land what is left; returns what the manifest says of the trace."""
+        """Take the hooks away and land what is left; what the manifest says of the trace."""
+        self._detach()
         self.writer.flush()
         self.files |= {part.name: part.sha256 for part in self.writer.parts}
         self._land(MODULES_FILE, to_table(self.tracer.module_rows(), MODULES))

@@ -109,10 +109,14 @@ class Tracer:
             self._handles.append(module.register_forward_hook(self._after(path), with_kwargs=True))
 
     def detach(self) -> None:
-        """Take them away; calls that never returned land as such."""
+        """Take them away."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self.end_batch()
+
+    def end_batch(self) -> None:
+        """Land what is open or waits; calls that never returned land as such."""
         self._abandon()
         self.settle()
 
