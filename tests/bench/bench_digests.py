@@ -15,7 +15,7 @@ import ctypes
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -31,6 +31,8 @@ OPERATIONS_PER_BYTE = 22
 LANES = 64
 TARGET_GB_S = 500.0
 TARGET_US = 60.0
+HOOKS = 667
+"""Two thousand tensors; with their launches fewer than wait in a device's queue."""
 
 
 def run(quick: bool = False) -> Iterator[Result]:
@@ -66,9 +68,10 @@ def device_rows(repeats: int) -> Iterator[Result]:
     yield Result(f"roofline of {facts.name}", None, (limit,), "GB/s", "higher")
     for defines in ((), ("FLEET_MULTIPLY_ADDS",)):
         word = "multiply-adds" if defines else "plain"
-        digests = DeviceDigests(device, CudaDriver(device, defines))
+        digests = DeviceDigests(device, CudaDriver(device, defines), staged_bytes=0)
         yield from _throughput(digests, word, device, repeats)
         yield from _latency(digests, word, device, repeats * 4)
+    yield from _hooks(DeviceDigests(device), device, repeats)
 
 
 def _clock_hz() -> float:
@@ -110,6 +113,32 @@ def _latency(
         yield Result(f"enqueue and collect, {size}, {word}", None, _us(waited), "us")
 
 
+def _hooks(digests: DeviceDigests, device: torch.device, repeats: int) -> Iterator[Result]:
+    """What a traced step asks for, per hook of three tensors: time on the device of the copies and
+    of the launches that follow, of a call, and of all of it with the wait at the end."""
+    for rows in (1, 135):
+        wide = pattern(rows * 3584 * 2, device).view(torch.bfloat16).view(rows, 3584)
+        hook, name = [wide, wide + 1, wide + 2], f"hook of three {rows} x 3584 bf16"
+        for _ in range(2):
+            _hooks_seconds(digests, hook)
+        found = [_hooks_seconds(digests, hook) for _ in range(max(3, repeats // 5))]
+        on_device, calls, waited = zip(*found, strict=True)
+        yield Result(f"{name}, on the device", None, _us(on_device), "us")
+        yield Result(f"{name}, enqueue", None, _us(calls), "us")
+        yield Result(f"{name}, enqueue and collect", None, _us(waited), "us")
+
+
+def _hooks_seconds(digests: DeviceDigests, hook: list[torch.Tensor]) -> tuple[float, float, float]:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(HOOKS * 30_000)
+    begin.record()
+    call = _seconds(lambda: [digests.enqueue(hook) for _ in range(HOOKS)])
+    end.record()
+    digests.collect()
+    waited = _seconds(lambda: [*(digests.enqueue(hook) for _ in range(HOOKS)), digests.collect()])
+    return begin.elapsed_time(end) / 1e3 / HOOKS, call / HOOKS, waited / HOOKS
+
+
 def _waited(digests: DeviceDigests, tensors: list[torch.Tensor]) -> None:
     digests.enqueue(tensors)
     digests.collect()
@@ -137,7 +166,7 @@ def _rates(num_bytes: int, seconds: list[float]) -> tuple[float, ...]:
     return tuple(num_bytes / each / 1e9 for each in seconds)
 
 
-def _us(seconds: list[float]) -> tuple[float, ...]:
+def _us(seconds: Sequence[float]) -> tuple[float, ...]:
     return tuple(each * 1e6 for each in seconds)
 
 

@@ -26,6 +26,7 @@ from fleet.replay.gpu.digests import driver
 from fleet.replay.gpu.digests.device import DeviceDigests
 from fleet.replay.gpu.digests.driver import CudaDriver
 from fleet.replay.gpu.digests.fixed import host_digest, pattern
+from fleet.replay.gpu.digests.staging import ARENA_BYTES, STAGED_BYTES
 
 LEAF = 2048
 BUSY_CYCLES = 200_000_000
@@ -128,6 +129,78 @@ def check_streams(digests: DeviceDigests) -> None:
     assert digests.collect() == wanted * 6
 
 
+def check_overwritten_right_after(digests: DeviceDigests) -> None:
+    """On the same stream, by a kernel that stands behind the copy; also what torch frees."""
+    sources = [pattern(size, device()) for size in (7168, 7170, 300_000, STAGED_BYTES + 5)]
+    odd = [source[1:] for source in sources]
+    made = [torch.empty_like(source) for source in sources]
+    for turn in range(200):
+        if turn % 50 == 0:
+            torch.cuda._sleep(BUSY_CYCLES // 50)
+        for source, target in zip(sources, made, strict=True):
+            target.copy_(source)
+        digests.enqueue([*made, *(target[1:] for target in made)])
+        for target in made:
+            target.fill_(turn % 256)
+        digests.enqueue([source[2:].clone() for source in sources])
+    wanted = [host_digest(each) for each in (*sources, *odd, *(each[2:] for each in sources))]
+    assert digests.collect() == wanted * 200
+
+
+def check_streams_by_turns(digests: DeviceDigests) -> None:
+    """Every call turns to another stream, and each stream overwrites what it has had digested."""
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    sources = [pattern(7168 * (i + 1) + i, device()) for i in range(3)]
+    made = [torch.empty_like(source) for source in sources]
+    torch.cuda.synchronize()
+    for turn in range(300):
+        for stream, source, target in zip(streams, sources, made, strict=True):
+            with torch.cuda.stream(stream):
+                if turn % 100 == 0:
+                    torch.cuda._sleep(BUSY_CYCLES // 50)
+                target.copy_(source).add_(turn % 7)
+                digests.enqueue([target])
+                target.zero_()
+    wanted = [[host_digest(source + turn) for source in sources] for turn in range(7)]
+    assert digests.collect() == [each for turn in range(300) for each in wanted[turn % 7]]
+
+
+def check_sizes_around_what_is_copied(digests: DeviceDigests) -> None:
+    base = pattern(STAGED_BYTES + 64, device())
+    small = pattern(7168, device())
+    sizes = [STAGED_BYTES + more for more in (-4097, -4096, -1, 0, 1, 17)]
+    views = [base[offset : offset + size] for size in sizes for offset in (0, 1, 2, 4, 8)]
+    for view in views:
+        digests.enqueue([small])
+        digests.enqueue([small, view, small])
+    few = host_digest(small)
+    wanted = [[few, few, host_digest(view), few] for view in views]
+    assert digests.collect() == [each for four in wanted for each in four]
+
+
+def check_a_full_arena_many_times(digests: DeviceDigests) -> None:
+    sources = [pattern((5 << 20) + 1000 * i + 1, device()) for i in range(9)]
+    made = [torch.empty_like(source) for source in sources]
+    turns = 20 * ARENA_BYTES // sum(source.numel() for source in sources)
+    for _ in range(turns):
+        for source, target in zip(sources, made, strict=True):
+            digests.enqueue([target.copy_(source)])
+            target.zero_()
+    assert digests.collect() == [host_digest(source) for source in sources] * turns
+
+
+def check_two_thousand_in_hooks_of_three(digests: DeviceDigests) -> None:
+    wide = pattern(135 * 3584 * 2, device()).view(torch.bfloat16).view(135, 3584)
+    rows = [wide[i : i + 1] for i in range(40)]
+    tensors = [*rows, wide, wide[:, :1792], rows[0].float()]
+    draw = random.Random(3)
+    order = [draw.randrange(len(tensors)) for _ in range(2000)]
+    for first in range(0, 2000, 3):
+        digests.enqueue([tensors[i] for i in order[first : first + 3]])
+    known = [host_digest(tensor) for tensor in tensors]
+    assert digests.collect() == [known[i] for i in order]
+
+
 def check_nothing_waits_and_nothing_is_kept(digests: DeviceDigests) -> None:
     tensors = [pattern(7168 + i, device()) for i in range(64)]
     turned = pattern(1 << 20, device()).view(1024, 1024).t()
@@ -172,6 +245,8 @@ def check_a_faulty_kernel_is_never_used(digests: DeviceDigests) -> None:
             for old, new, word in (
                 ("0xc67178f2", "0xc67178f3", "differ"),
                 ("[job.slot]", "[job.slot + 99]", "no digest"),
+                ("(u8*)job.to + at)", "(u8*)job.to + (at ^ 16))", "differ"),
+                ("(u32)data[at] <<", "(u32)data[at ^ 1] <<", "differ"),
                 ("typedef unsigned char u8;", "typedef unsigned u8", "sha256.cu"),
             ):
                 driver.SOURCE.write_text(whole.read_text().replace(old, new))
@@ -183,12 +258,15 @@ def check_a_faulty_kernel_is_never_used(digests: DeviceDigests) -> None:
 
 
 def check_a_capture_is_refused(digests: DeviceDigests) -> None:
+    """What waited before it stays."""
     tensor = pattern(7168, device())
+    digests.enqueue([tensor])
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         tensor.add_(0)
         text = _refusal(lambda: digests.enqueue([tensor]))
     assert "captured" in text
     assert digests.digest(tensor) == host_digest(tensor)
+    assert digests.collect() == [host_digest(tensor)]
 
 
 def check_more_than_four_gibibytes(digests: DeviceDigests) -> None:

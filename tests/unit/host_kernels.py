@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from fleet.replay.gpu.digests.driver import SOURCE, CudaDriver, declared
-from fleet.replay.gpu.digests.jobs import Grid, Table
+from fleet.replay.gpu.digests.jobs import Copies, Grid, Table
 
 SHIM = Path(__file__).with_name("cuda_on_host.cpp")
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
@@ -47,8 +47,8 @@ class HostDriver(CudaDriver):
     def __init__(self, library: ctypes.CDLL, sm_count: int = 3) -> None:
         self.sm_count = sm_count
         self.launched: list[Grid] = []
+        self.gathered: list[int] = []
         self._library = declared(library)
-        self._argument = (ctypes.c_void_p * 1)()
         self._functions = self._load(b"image")
         self.seed = ctypes.c_ulonglong.in_dll(library, "drawn_from")
 
@@ -57,6 +57,10 @@ class HostDriver(CudaDriver):
 
     def outlives(self, ring: torch.Tensor) -> None:
         pass
+
+    def gather(self, copies: Copies, stream: int) -> None:
+        self.gathered.append(copies.count)
+        super().gather(copies, stream)
 
     def launch(self, cut: Grid, table: Table, stream: int) -> None:
         self.launched.append(cut)

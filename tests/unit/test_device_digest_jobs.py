@@ -1,117 +1,27 @@
 """What the device is asked for and how its answers are put in order, without kernels.
 
-The stand-in reads the argument as ``sha256.cu`` declares it and hashes with the host's function.
+The stand-in reads arguments as ``sha256.cu`` declares them; the host hashes. What waits, and how
+long, is in ``test_device_digest_staging.py``.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from fleet.errors import DeviceDigestsUnavailable
-from fleet.evidence.digests import merkle_root, tensor_header
+from fleet.evidence.digests import tensor_header
 from fleet.replay.gpu.digests import device, driver
 from fleet.replay.gpu.digests.device import DeviceDigests
 from fleet.replay.gpu.digests.fixed import host_digest
-from fleet.replay.gpu.digests.jobs import Grid, Table, content, grid
-
-CPU = torch.device("cpu")
-
-
-class CJob(ctypes.Structure):
-    """``struct Job``, with C's own rules for where fields lie."""
-
-    _fields_ = (
-        ("data", ctypes.c_ulonglong),
-        ("num_bytes", ctypes.c_ulonglong),
-        ("first_block", ctypes.c_uint),
-        ("num_blocks", ctypes.c_uint),
-        ("slot", ctypes.c_uint),
-        ("header_bytes", ctypes.c_uint),
-        ("header", ctypes.c_ubyte * 208),
-    )
-
-
-class CLaunch(ctypes.Structure):
-    """``struct Launch``."""
-
-    _fields_ = (
-        ("nodes", ctypes.c_ulonglong),
-        ("arrived", ctypes.c_ulonglong),
-        ("ring", ctypes.c_ulonglong),
-        ("num_jobs", ctypes.c_uint),
-        ("one", ctypes.c_uint),
-        ("jobs", CJob * 64),
-    )
-
-
-@dataclass
-class FakeDriver:
-    """Hashes at launch. ``current``: the stream; ``wrong``: a digest changes; ``silent``: none."""
-
-    sm_count: int = 132
-    current: int = 5
-    wrong: bool = False
-    silent: bool = False
-    refuses: bool = False
-    launches: list[tuple[int, list[CJob]]] = field(default_factory=list)
-    cuts: list[Grid] = field(default_factory=list)
-    scratch: list[tuple[int, int]] = field(default_factory=list)
-    waited: list[list[int]] = field(default_factory=list)
-    told: int = 0
-
-    def stream(self) -> int:
-        return self.current
-
-    def outlives(self, ring: torch.Tensor) -> None:
-        self.told += 1
-
-    def launch(self, cut: Grid, table: Table, stream: int) -> None:
-        if self.refuses:
-            raise DeviceDigestsUnavailable("cuLaunchKernel: CUDA error 719")
-        given = CLaunch.from_buffer_copy(ctypes.string_at(table.address, ctypes.sizeof(CLaunch)))
-        assert given.one == 1
-        jobs = list(given.jobs[: given.num_jobs])
-        first = 0
-        for job in jobs:
-            assert job.first_block == first
-            first += job.num_blocks
-            if not self.silent:
-                ctypes.memmove(given.ring + 32 * job.slot, self._digest(job), 32)
-        assert first == cut.num_blocks
-        self.cuts.append(cut)
-        self.scratch.append((given.nodes, given.arrived))
-        self.launches.append((stream, jobs))
-
-    def _digest(self, job: CJob) -> bytes:
-        root = merkle_root(ctypes.string_at(job.data, job.num_bytes))
-        header = bytes(job.header[: job.header_bytes])
-        return hashlib.sha256(header + root + b"!" * self.wrong).digest()
-
-    def take(self, ring: torch.Tensor, streams: Iterable[int]) -> bytes:
-        self.waited.append(list(streams))
-        found = ring.numpy().tobytes()
-        ring.zero_()
-        return found
-
-
-def opened(fake: FakeDriver) -> DeviceDigests:
-    """Proven, and the proof forgotten."""
-    found = DeviceDigests(CPU, fake)
-    for record in (fake.launches, fake.cuts, fake.scratch, fake.waited):
-        record.clear()  # type: ignore[attr-defined]
-    return found
-
-
-def numbered(count: int, size: int = 40) -> list[torch.Tensor]:
-    return [torch.full((size,), i, dtype=torch.int32) for i in range(count)]
+from fleet.replay.gpu.digests.jobs import Copies, Grid, Scratch, Table, content, grid
+from tests.unit.fake_device import CPU, CGather, CLaunch, FakeDriver, numbered, opened
 
 
 def test_digests_come_in_the_order_they_were_asked_for() -> None:
@@ -134,63 +44,57 @@ def test_one_digest_leaves_the_others_to_be_collected() -> None:
     assert digests.collect() == [host_digest(first), host_digest(third)]
 
 
-@pytest.mark.parametrize(
-    "count, launches", [(1, [1]), (64, [64]), (65, [64, 1]), (130, [64, 64, 2])]
-)
-def test_sixty_four_tensors_take_one_launch(count: int, launches: list[int]) -> None:
-    fake = FakeDriver()
-    digests = opened(fake)
-    tensors = numbered(count)
-    digests.enqueue(tensors)
-    assert [len(jobs) for _, jobs in fake.launches] == launches
-    assert digests.collect() == [host_digest(tensor) for tensor in tensors]
-    assert len(fake.waited) == 1
-
-
 def test_a_full_ring_is_fetched_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "RING_SLOTS", 100)
     fake = FakeDriver()
     digests = opened(fake)
     tensors = numbered(250)
     assert digests.enqueue(tensors) == range(0, 250)
-    assert len(fake.waited) == 3
+    assert len(fake.waited) == 2
     assert max(job.slot for _, jobs in fake.launches for job in jobs) < 100
     assert digests.collect() == [host_digest(tensor) for tensor in tensors]
 
 
-def test_streams_share_no_scratch_and_all_are_waited_for() -> None:
+def test_streams_share_no_memory_and_all_are_waited_for() -> None:
     fake = FakeDriver()
     digests = opened(fake)
     told = fake.told
-    for fake.current in (9, 5, 9):
-        digests.enqueue(numbered(1))
-    digests.collect()
+    tensors = numbered(3)
+    for fake.current, tensor in zip((9, 5, 9), tensors, strict=True):
+        digests.enqueue([tensor])
+    assert digests.collect() == [host_digest(tensor) for tensor in tensors]
+    assert [stream for stream, _ in fake.gathers] == [9, 5, 9]
     assert [stream for stream, _ in fake.launches] == [9, 5, 9]
     assert fake.scratch[0] == fake.scratch[2]
     assert not set(fake.scratch[0]) & set(fake.scratch[1])
+    targets = [copies[0].target for _, copies in fake.gathers]
+    assert targets[0] == targets[2] != targets[1]
     assert fake.waited == [[5, 9]]
     assert fake.told == told + 1
 
 
-def test_scratch_grows_and_keeps_its_counters() -> None:
-    fake = FakeDriver()
+def test_scratch_grows_and_keeps_its_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "STAGED_NODES", 32 * 32)
+    fake = FakeDriver(sm_count=1)
     digests = opened(fake)
-    digests.enqueue(numbered(1))
-    digests._scratch(5000, fake.current)
-    digests.enqueue(numbered(1))
-    before, after = fake.scratch
-    assert before[0] != after[0]
-    assert before[1] == after[1]
+    small, large = numbered(1)[0], torch.zeros(9 << 20, dtype=torch.uint8)
+    assert digests.digest(small) == host_digest(small)
+    fake.cuts.clear()
+    assert digests.digest(large) == host_digest(large)
+    assert digests.digest(small) == host_digest(small)
+    (nodes, arrived), after, last = fake.scratch
+    assert (after[0] != nodes, after[1]) == (fake.cuts[0].num_blocks > 32, arrived)
+    assert last == after
 
 
-def test_a_tensor_that_lies_in_order_is_not_copied() -> None:
+def test_a_tensor_that_lies_in_order_is_copied_once() -> None:
     fake = FakeDriver()
     digests = opened(fake)
     base = torch.arange(60, dtype=torch.bfloat16).reshape(6, 10)
     digests.enqueue([base, base[2:], base.t()])
-    given = [job.data for job in fake.launches[0][1]]
-    assert given[:2] == [base.data_ptr(), base.data_ptr() + 40]
-    assert given[2] != base.data_ptr()
+    sources = [copy.source for copy in fake.gathers[0][1]]
+    assert sources[:2] == [base.data_ptr(), base.data_ptr() + 40]
+    assert sources[2] != base.data_ptr()
     assert digests.collect() == [host_digest(t) for t in (base, base[2:], base.t())]
 
 
@@ -227,29 +131,6 @@ def test_a_device_that_answers_wrong_or_not_at_all_is_unavailable() -> None:
         DeviceDigests(CPU, FakeDriver(wrong=True))
     with pytest.raises(DeviceDigestsUnavailable, match="wrote no digest"):
         DeviceDigests(CPU, FakeDriver(silent=True))
-
-
-def test_a_refused_launch_is_said_and_what_was_enqueued_before_stays() -> None:
-    fake = FakeDriver()
-    digests = opened(fake)
-    before, after = numbered(2)
-    digests.enqueue([before])
-    fake.refuses = True
-    with pytest.raises(DeviceDigestsUnavailable, match="719"):
-        digests.enqueue([after])
-    assert digests.collect() == [host_digest(before)]
-
-
-def test_a_call_that_fails_halfway_leaves_nothing_behind() -> None:
-    fake = FakeDriver()
-    digests = opened(fake)
-    before, *others = numbered(66)
-    digests.enqueue([before])
-    with pytest.raises(ValueError, match="meta"):
-        digests.enqueue([*others, torch.zeros(2, device="meta")])
-    assert [len(jobs) for _, jobs in fake.launches] == [1, 64]
-    assert digests.enqueue(others[:1]) == range(1, 2)
-    assert digests.collect() == [host_digest(before), host_digest(others[0])]
 
 
 def test_without_a_device_or_a_compiler_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,16 +179,21 @@ class FakeTorchCuda:
     current: int = 5
     device: int = 0
     capturing: bool = False
-
-    def current_device(self) -> int:
-        return self.device
-
-    def is_current_stream_capturing(self) -> bool:
-        return self.capturing
+    captured: set[int] = field(default_factory=set)
+    objects_made: int = 0
 
     def current_stream(self, index: int) -> FakeStream:
         assert index == 0
+        self.objects_made += 1
         return self.streams[self.current]
+
+    def handle(self, index: int) -> int:
+        assert index == 0
+        return self.current
+
+    def write_captured(self, stream: int, captured: Any) -> int:
+        captured._obj.value = int(stream in self.captured)
+        return 0
 
     def get_device_properties(self, index: int) -> SimpleNamespace:
         assert index == 0
@@ -317,12 +203,19 @@ class FakeTorchCuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeTorchCuda:
     fake = FakeTorchCuda()
-    for name in ("current_device", "is_current_stream_capturing", "current_stream",
-                 "get_device_properties"):  # fmt: skip
+    for name in ("current_stream", "get_device_properties"):
         monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: fake.device)
+    for name, action in (
+        ("_cuda_getDevice", lambda: fake.device),
+        ("_cuda_isCurrentStreamCapturing", lambda: fake.capturing),
+        ("_cuda_getCurrentRawStream", fake.handle),
+    ):
+        monkeypatch.setattr(torch._C, name, action, raising=False)
     library = SimpleNamespace(
         cuModuleLoadData=lambda module, image: 0 if image == b"for sm_90" else 200,
         cuModuleGetFunction=lambda function, module, name: 0,
+        cuStreamIsCapturing=fake.write_captured,
     )
     monkeypatch.setattr(driver, "_library", lambda: library)
     monkeypatch.setattr(
@@ -341,10 +234,12 @@ def test_one_read_back_waits_for_every_stream(cuda: FakeTorchCuda) -> None:
     found = driver.CudaDriver(torch.device("cpu"))
     found._host = torch.zeros(100, dtype=torch.uint8)  # pinned memory needs a device
     handles = []
-    for cuda.current in (9, 5):
+    for cuda.current in (9, 5, 9, 5):
         handles.append(found.stream())
+    assert handles == [9, 5, 9, 5]
+    assert cuda.objects_made == 2
     ring = torch.arange(64, dtype=torch.uint8)
-    assert found.take(ring, sorted(handles)) == bytes(range(64))
+    assert found.take(ring, [5, 9]) == bytes(range(64))
     assert cuda.streams[5].waited_for == [9]
     assert (cuda.streams[5].synchronized, cuda.streams[9].synchronized) == (1, 0)
     assert not ring.any()
@@ -360,6 +255,13 @@ def test_a_captured_stream_and_another_device_are_refused(cuda: FakeTorchCuda) -
         found.stream()
 
 
+def test_digests_that_waited_are_not_put_into_a_graph(cuda: FakeTorchCuda) -> None:
+    found = driver.CudaDriver(torch.device("cpu"))
+    cuda.captured = {9}
+    with pytest.raises(DeviceDigestsUnavailable, match="captured"):
+        found.launch(grid([1], 132), Table(), 9)
+
+
 def test_grids_fill_the_device_and_no_block_is_without_a_leaf() -> None:
     assert grid([4, 1, 5], 132) == Grid("fleet_digest_narrow", 128, [1, 1, 2], 4)
     assert grid([528], 132) == Grid("fleet_digest_narrow", 128, [132], 132)
@@ -373,11 +275,23 @@ def test_sizes_beyond_four_gibibytes_are_counted_in_64_bits() -> None:
     huge = content(b"h", (5 << 30) + 1)
     assert huge.num_leaves == (5 << 30) // 2048 + 1
     table, cut = Table(), grid([huge.num_leaves], 132)
-    table.fill([device.Job(1 << 47, huge, 3)], cut, device.Scratch(1, 2, 3))
+    table.put(0, 1 << 47, huge)
+    table.finish(cut, 3, Scratch(1, 2, 3))
     given = CLaunch.from_buffer_copy(ctypes.string_at(table.address, ctypes.sizeof(CLaunch)))
     job = given.jobs[0]
     assert (job.data, job.num_bytes, job.slot) == (1 << 47, (5 << 30) + 1, 3)
     assert job.num_blocks == cut.num_blocks == -(-huge.num_leaves // 256)
+
+
+def test_copies_lie_one_after_the_other_in_blocks() -> None:
+    copies = Copies()
+    for size in (1, 4096, 4097, 8 << 20):
+        copies.put(1 << 47, 1 << 46, size)
+    copies.finish()
+    given = CGather.from_buffer_copy(ctypes.string_at(copies.address, ctypes.sizeof(CGather)))
+    assert [job.first_block for job in given.copies[: given.num_copies]] == [0, 1, 2, 4]
+    assert (given.copies[3].source, given.copies[3].target) == (1 << 47, 1 << 46)
+    assert copies.num_blocks == 4 + 2048
 
 
 def test_the_longest_header_of_a_tensor_fits_and_a_longer_one_is_refused() -> None:

@@ -22,8 +22,9 @@ from fleet.errors import DeviceDigestsUnavailable
 from fleet.evidence.digests import tensor_digest
 from fleet.replay.gpu.digests.device import DeviceDigests
 from fleet.replay.gpu.digests.fixed import fixed_tensors, host_digest, pattern
-from fleet.replay.gpu.digests.jobs import Table, grid
-from tests.unit.host_kernels import COMPILER, HostDriver, compiled
+from fleet.replay.gpu.digests.jobs import Copies, Table, grid
+from fleet.replay.gpu.digests.staging import STAGED_BYTES
+from tests.unit.host_kernels import COMPILER, STREAM, HostDriver, compiled
 from tests.unit.test_digests import CASES, GOLDEN, content
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here")
@@ -39,16 +40,22 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return compiled(tmp_path_factory.mktemp("kernels"))
 
 
-@pytest.fixture(scope="module", params=[0, 1, 10_000], ids=["wide", "one-multiprocessor", "narrow"])
+@pytest.fixture(
+    scope="module",
+    params=[(0, 0), (1, STAGED_BYTES), (10_000, 0), (10_000, STAGED_BYTES)],
+    ids=["wide", "one-multiprocessor-staged", "narrow", "narrow-staged"],
+)
 def digests(library: ctypes.CDLL, request: pytest.FixtureRequest) -> DeviceDigests:
-    """How many blocks run at once decides the kernel."""
-    return on_host(HostDriver(library), request.param)
+    """How many blocks run at once decides the kernel, the size whether it reads a copy."""
+    return on_host(HostDriver(library), *request.param)
 
 
-def on_host(driver: HostDriver, sm_count: int) -> DeviceDigests:
+def on_host(driver: HostDriver, sm_count: int, staged_bytes: int = STAGED_BYTES) -> DeviceDigests:
     found = DeviceDigests(CPU, driver)
     driver.sm_count = found._sm_count = sm_count
+    found._staged_bytes = staged_bytes
     driver.launched.clear()
+    driver.gathered.clear()
     return found
 
 
@@ -119,14 +126,33 @@ def test_every_size_around_a_message_block(digests: DeviceDigests) -> None:
 def test_five_mebibytes(library: ctypes.CDLL) -> None:
     driver = HostDriver(library)
     tensor = pattern((5 << 20) + 2, CPU)[2:]
-    for sm_count, kernel, threads in (
-        (1, "fleet_digest_wide", 256),
-        (132, "fleet_digest_wide", 128),
-        (640, "fleet_digest_narrow", 128),
+    for sm_count, staged_bytes, kernel, threads in (
+        (1, 0, "fleet_digest_wide", 256),
+        (132, 0, "fleet_digest_wide", 128),
+        (640, STAGED_BYTES, "fleet_digest_narrow", 128),
     ):
-        assert on_host(driver, sm_count).digest(tensor) == host_digest(tensor)
+        assert on_host(driver, sm_count, staged_bytes).digest(tensor) == host_digest(tensor)
         (cut,) = driver.launched
         assert (cut.kernel, cut.num_threads) == (kernel, threads)
+        assert driver.gathered == [1] * (staged_bytes > 0)
+
+
+def test_a_copy_has_every_byte_and_nothing_beside_it_is_written(library: ctypes.CDLL) -> None:
+    sizes = [*range(1, 70), 4080, 4095, 4096, 4097, 8191, 8192, 8193, 12_300]
+    driver, copies, rounds = HostDriver(library), Copies(), -(-len(sizes) // 20)
+    for offset in (0, 1, 2, 4, 8, 12):
+        for part in (sizes[i::rounds] for i in range(rounds)):
+            sources = [of_bytes(random.Random(size).randbytes(size), offset) for size in part]
+            room = of_bytes(bytes([99]) * sum(size + 32 for size in part), 0)
+            copies.clear()
+            wanted = bytearray()
+            for source, size in zip(sources, part, strict=True):
+                copies.put(source.data_ptr(), room.data_ptr() + len(wanted), size)
+                wanted += bytes(source.tolist()) + bytes(-size % 16)
+                wanted += bytes([99]) * 16
+            copies.finish()
+            driver.gather(copies, STREAM)
+            assert bytes(room.tolist())[: len(wanted)] == wanted
 
 
 def test_the_order_of_blocks_and_threads_does_not_matter(library: ctypes.CDLL) -> None:
@@ -172,8 +198,7 @@ from fleet.replay.gpu.digests.device import DeviceDigests
 from fleet.replay.gpu.digests.fixed import pattern
 from tests.unit.host_kernels import HostDriver
 digests = DeviceDigests(torch.device("cpu"), HostDriver(ctypes.CDLL(sys.argv[1]), 132))
-for sm_count in (0, 132):
-    digests._sm_count = sm_count
+for digests._sm_count, digests._staged_bytes in ((0, 0), (132, 0), (132, 5000), (132, 9999)):
     digests.enqueue([pattern(9001, torch.device("cpu"))[i:] for i in range(33)])
     digests.collect()
 print("all aligned")
@@ -212,6 +237,16 @@ FAULTS = {
     "counters that stay": {"if (threadIdx.x == 0) *arrived = 0;": ""},
     "padding that only a whole leaf has": {"== LEAF_BYTES": "> LEAF_BYTES - 8"},
     "a tensor's own slot": {"[job.slot]": "[job.slot ^ 1]"},
+    "where a copy goes": {"(u8*)job.to + at)": "(u8*)job.to + (at ^ 16))"},
+    "where a copy comes from": {"job.from + at,": "job.from + at % 65536,"},
+    "a whole part of a copy": {"*(const uint4*)data;": "((const uint4*)data)[-1];"},
+    "words of an unaligned copy": {"w[i] = ((const u32*)data)[i]": "w[i] = ((const u32*)data)[0]"},
+    "bytes of an unaligned copy": {"(u32)data[at] << 8 * j": "(u32)data[at ^ 1] << 8 * j"},
+    "the end of a copy": {"at < num_bytes ? (u32)": "at + 1 < num_bytes ? (u32)"},
+    "a copy that is not made": {"if (at >= job.num_bytes)": "if (at + 16 > job.num_bytes)"},
+    "the tensor that a block copies": {
+        "copies[of_this_block(gather.copies,": "copies[0 * of_this_block(gather.copies,"
+    },
 }
 
 
@@ -225,8 +260,10 @@ def test_a_faulty_kernel_is_never_used(tmp_path: Path, fault: str) -> None:
 def test_what_the_driver_refuses_is_said(library: ctypes.CDLL) -> None:
     driver = HostDriver(library)
     table, cut = Table(), grid([1], 1)
-    with pytest.raises(DeviceDigestsUnavailable, match="cuLaunchKernel: CUDA error 400"):
+    with pytest.raises(DeviceDigestsUnavailable, match="cuStreamIsCapturing: CUDA error 400"):
         driver.launch(cut, table, 5)
+    with pytest.raises(DeviceDigestsUnavailable, match="cuLaunchKernel: CUDA error 400"):
+        driver.gather(Copies(), 5)
     with pytest.raises(DeviceDigestsUnavailable, match="cuModuleLoadData: CUDA error 200"):
         driver._load(b"another")
 

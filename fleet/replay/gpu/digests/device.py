@@ -1,9 +1,10 @@
 """Tensor digests where the tensors are: the same 32 bytes as the host's, and no tensor comes back.
 
-``enqueue`` returns at once: its launch stands on the current stream after what made the tensors and
-before whatever may overwrite them. ``collect`` waits, and brings back 32 bytes per tensor. Before
-the first answer the kernels are held against the host on fixed tensors; what fails there is never
-used. Not for several threads; not under a graph capture. Knows no module and no verdict.
+``enqueue`` returns at once: it copies the tensors on the current stream, after what made them and
+before whatever may overwrite them, and lets the copies wait to be digested by one launch for many.
+``collect`` waits, and brings back 32 bytes per tensor. Before the first answer the kernels are held
+against the host on fixed tensors; what fails there is never used. Not for several threads; not
+under a graph capture. Knows no module and no verdict.
 """
 
 from __future__ import annotations
@@ -20,21 +21,24 @@ from fleet.evidence.digests import tensor_header
 from fleet.replay.gpu.digests.driver import CudaDriver, Driver
 from fleet.replay.gpu.digests.fixed import fixed_tensors, host_digest
 from fleet.replay.gpu.digests.jobs import (
+    ALIGNMENT,
     DIGEST_BYTES,
     MAX_JOBS,
     Content,
-    Job,
     Scratch,
-    Table,
     content,
     grid,
 )
+from fleet.replay.gpu.digests.staging import ARENA_BYTES, STAGED_BYTES, Staging
 
 RING_SLOTS = 16384
 """Digests that wait on the device, 512 KiB; one more and those before it are fetched."""
 
 _NOTHING = bytes(DIGEST_BYTES)
 """What a slot holds before a digest: an old one left in it would be taken for the new."""
+
+STAGED_NODES = 2048 * DIGEST_BYTES
+"""More than a launch over a full arena takes, or a narrow one on any device."""
 
 _NOT_BYTES = re.compile(r"u?int[1-7]|bits\w+|qu?int\w+")
 """Packed integers, bits and quantised types."""
@@ -45,13 +49,15 @@ _CARRIERS = {
 """A type of each size that every copy kernel knows; copies of it move bits."""
 
 
-class _Memory(NamedTuple):
-    """What launches on one stream work in."""
+class _Lane(NamedTuple):
+    """One stream, and what launches on it work in; every stream has its own, and runs them one
+    after the other."""
 
-    room: int
+    stream: int
+    arena: torch.Tensor
+    begin: int
     nodes: torch.Tensor
     arrived: torch.Tensor
-    scratch: Scratch
 
 
 class DeviceDigests:
@@ -60,24 +66,33 @@ class DeviceDigests:
     Args:
         device: the CUDA device, the current one whenever this is used.
         driver: what stands in for CUDA; tests give their own.
+        staged_bytes: larger tensors are read where they are, by a launch of their call's own.
 
     Raises:
         DeviceDigestsUnavailable: with the reason; the host's digests are there instead.
     """
 
-    def __init__(self, device: torch.device, driver: Driver | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        driver: Driver | None = None,
+        staged_bytes: int = STAGED_BYTES,
+    ) -> None:
         if driver is None and not (device.type == "cuda" and torch.cuda.is_available()):
             raise DeviceDigestsUnavailable(f"{device} is no CUDA device that torch can use")
         self._driver = CudaDriver(device) if driver is None else driver
         self._sm_count = self._driver.sm_count
         self._ring = torch.zeros(RING_SLOTS * DIGEST_BYTES, dtype=torch.uint8, device=device)
         self._device = self._ring.device
-        self._table = Table()
-        self._filled = 0
-        self._collected: list[bytes] = []
+        self._staged_bytes = 0
+        self._staging = Staging()
+        self._launched = 0
         self._used: set[int] = set()
-        self._memory: dict[int, _Memory] = {}
+        self._collected: list[bytes] = []
+        self._lanes: dict[int, _Lane] = {}
+        self._lane = self._open(self._driver.stream())
         self._prove()
+        self._staged_bytes = staged_bytes
 
     def enqueue(self, tensors: Sequence[torch.Tensor]) -> range:
         """Digest these tensors as they will be at this point of the current stream, on which they
@@ -88,86 +103,155 @@ class DeviceDigests:
 
         Raises:
             ValueError: a tensor of another device, or without bytes of its own.
-            DeviceDigestsUnavailable: the launch was refused, or see :meth:`collect`.
+            DeviceDigestsUnavailable: a launch was refused. If it was for tensors enqueued before,
+                :meth:`collect` says so too.
         """
-        begin = len(self._collected) + self._filled
+        begin = self._count()
         try:
             self._enqueue(tensors)
-        except (ValueError, DeviceDigestsUnavailable):
-            self._drain()
-            del self._collected[begin:]
+        except (ValueError, RuntimeError, DeviceDigestsUnavailable):
+            self._forget(begin)
             raise
         return range(begin, begin + len(tensors))
 
     def _enqueue(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Copies die when their launch is enqueued. Memory that torch gave out on a stream goes to
-        work that is enqueued later on that stream, and so runs after the launch (torch, "CUDA
-        semantics", "Memory management"); a stream runs in order."""
+        """Copies that torch makes die here, after what reads them is enqueued. Memory that torch
+        gave out on a stream goes to work that is enqueued later on that stream, and so runs later
+        (torch, "CUDA semantics", "Memory management"); a stream runs in order."""
         stream = self._driver.stream()
-        for first in range(0, len(tensors), MAX_JOBS):
-            self._launch([self._plain(t) for t in tensors[first : first + MAX_JOBS]], stream)
+        if stream != self._lane.stream:
+            self._turn(stream)
+        staging, limit, in_place = self._staging, self._staged_bytes, False
+        staging.open(self._lane.begin)
+        held = []
+        for tensor in tensors:
+            known = _content(tensor.dtype, tensor.shape)
+            if not self._lies_in_order(tensor):
+                tensor = self._plain(tensor)
+                held.append(tensor)
+            room = known.room if known.num_bytes <= limit else 0
+            if not staging.fits(room, RING_SLOTS - self._launched):
+                self._make_room()
+            staging.add(tensor.data_ptr(), known, room)
+            in_place |= known.num_bytes > limit
+        self._gather()
+        if in_place:
+            self._launch()
 
     def collect(self) -> list[bytes]:
         """Wait for all that was enqueued since the last call; its digests, in that order.
 
         Raises:
-            DeviceDigestsUnavailable: a digest is missing.
+            DeviceDigestsUnavailable: a digest is missing; none is left to be collected.
         """
-        self._drain()
-        found, self._collected = self._collected, []
-        return found
+        try:
+            self._drain()
+        finally:
+            found, self._collected = self._collected, []
+        return _written(found)
 
     def digest(self, tensor: torch.Tensor) -> bytes:
         """One tensor, and wait for it. What was enqueued before stays to be collected."""
         (place,) = self.enqueue([tensor])
-        self._drain()
-        return self._collected.pop(place)
-
-    def _launch(self, tensors: Sequence[torch.Tensor], stream: int) -> None:
-        if self._filled + len(tensors) > RING_SLOTS:
+        try:
             self._drain()
-        contents = [_content(tensor.dtype, tensor.shape) for tensor in tensors]
-        cut = grid([each.num_leaves for each in contents], self._sm_count)
-        jobs = [
-            Job(tensor.data_ptr(), each, self._filled + i)
-            for i, (tensor, each) in enumerate(zip(tensors, contents, strict=True))
-        ]
-        self._table.fill(jobs, cut, self._scratch(cut.num_blocks, stream))
-        self._used.add(stream)
-        self._driver.launch(cut, self._table, stream)
-        self._filled += len(tensors)
+            return _written(self._collected[place:])[0]
+        finally:
+            del self._collected[place:]
 
-    def _scratch(self, num_blocks: int, stream: int) -> Scratch:
-        """Every stream has its own: launches on one run one after the other, and each leaves the
-        counters at zero."""
-        known = self._memory.get(stream)
-        if known is None or known.room < num_blocks:
-            known = self._memory[stream] = self._more(num_blocks, known)
-        return known.scratch
+    def _count(self) -> int:
+        """What the next :meth:`collect` would return, and so the next place."""
+        return len(self._collected) + self._launched + self._staging.kept
 
-    def _more(self, num_blocks: int, known: _Memory | None) -> _Memory:
-        """Room for twice as many; the old is given back as copies are."""
-        room = max(2 * num_blocks, 2048)
-        nodes = self._zeros(room * DIGEST_BYTES)
-        arrived = self._zeros(4 * MAX_JOBS) if known is None else known.arrived
-        if known is None:
-            self._driver.outlives(self._ring)
-        scratch = Scratch(nodes.data_ptr(), arrived.data_ptr(), self._ring.data_ptr())
-        return _Memory(room, nodes, arrived, scratch)
+    def _forget(self, begin: int) -> None:
+        """What stands from ``begin`` on was enqueued by a call that fails."""
+        if self._count() > begin:
+            try:
+                self._drain()
+            finally:
+                del self._collected[begin:]
 
-    def _zeros(self, num_bytes: int) -> torch.Tensor:
-        return torch.zeros(num_bytes, dtype=torch.uint8, device=self._device)
+    def _make_room(self) -> None:
+        self._gather()
+        self._launch()
+        if self._launched == RING_SLOTS:
+            self._drain()
+
+    def _gather(self) -> None:
+        """Copy what this call has added; its jobs have all that they need once this is enqueued."""
+        copies = self._staging.copies
+        if copies.count:
+            copies.finish()
+            self._driver.gather(copies, self._lane.stream)
+        self._staging.keep()
+
+    def _launch(self) -> None:
+        """Digest all that waits, on its own stream. When that is refused their slots stay empty,
+        which is seen when they are read."""
+        leaves = self._staging.take()
+        if not leaves:
+            return
+        first_slot = self._launched
+        self._launched += len(leaves)
+        self._used.add(self._lane.stream)
+        cut = grid(leaves, self._sm_count)
+        self._staging.table.finish(cut, first_slot, self._scratch(cut.num_blocks))
+        self._driver.launch(cut, self._staging.table, self._lane.stream)
+
+    def _turn(self, stream: int) -> None:
+        """Work on another stream from here on."""
+        self._launch()
+        self._lane = self._lanes.get(stream) or self._open(stream)
+
+    def _open(self, stream: int) -> _Lane:
+        """Memory for the current stream, from torch, which orders its use by that stream."""
+        self._driver.outlives(self._ring)
+        arena = self._empty(ARENA_BYTES + ALIGNMENT)
+        begin = -(-arena.data_ptr() // ALIGNMENT) * ALIGNMENT
+        arrived = self._empty(4 * MAX_JOBS).zero_()
+        return self._opened(_Lane(stream, arena, begin, self._empty(STAGED_NODES), arrived))
+
+    def _scratch(self, num_blocks: int) -> Scratch:
+        """Counters are zero, for each launch leaves them so. More nodes than there are takes only
+        a tensor that is read in place, whose launch stands on the current stream; the old are given
+        back as copies are."""
+        lane = self._lane
+        if lane.nodes.numel() < num_blocks * DIGEST_BYTES:
+            nodes = self._empty(2 * num_blocks * DIGEST_BYTES)
+            lane = self._opened(lane._replace(nodes=nodes))
+        return Scratch(lane.nodes.data_ptr(), lane.arrived.data_ptr(), self._ring.data_ptr())
+
+    def _opened(self, lane: _Lane) -> _Lane:
+        self._lane = self._lanes[lane.stream] = lane
+        return lane
+
+    def _empty(self, num_bytes: int) -> torch.Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
 
     def _drain(self) -> None:
-        if not self._filled:
+        """Everything to its end; a digest that is missing keeps its place."""
+        try:
+            self._launch()
+        finally:
+            self._read_back()
+
+    def _read_back(self) -> None:
+        if not self._launched:
             return
-        raw = self._driver.take(self._ring[: self._filled * DIGEST_BYTES], sorted(self._used))
-        self._filled = 0
+        raw = self._driver.take(self._ring[: self._launched * DIGEST_BYTES], sorted(self._used))
+        self._launched = 0
         self._used.clear()
-        found = [raw[i : i + DIGEST_BYTES] for i in range(0, len(raw), DIGEST_BYTES)]
-        if _NOTHING in found:
-            raise DeviceDigestsUnavailable("the device wrote no digest where one was due")
-        self._collected += found
+        self._collected += [raw[i : i + DIGEST_BYTES] for i in range(0, len(raw), DIGEST_BYTES)]
+
+    def _lies_in_order(self, tensor: torch.Tensor) -> bool:
+        """Its memory is its values, on this device."""
+        return (
+            tensor.layout is torch.strided
+            and tensor.device == self._device
+            and tensor.is_contiguous()
+            and not tensor.is_neg()
+            and not tensor.is_conj()
+        )
 
     def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
         """Its values in order on the device: itself, or a copy where they do not lie so. A lazy
@@ -184,11 +268,12 @@ class DeviceDigests:
         return tensor.detach().view(carrier).contiguous().view(tensor.dtype)
 
     def _prove(self) -> None:
-        """Both kernels against the host, on tensors of every path through them."""
+        """The kernels against the host, on tensors of every path through them: wide and narrow in
+        place, and the copies."""
         fixed = fixed_tensors(self._device, self._driver.sm_count)
         wanted = [host_digest(tensor) for tensors in fixed for tensor in tensors]
-        for sm_count in (0, self._driver.sm_count):  # 0: none but the wide kernel
-            self._sm_count = sm_count
+        sm_count = self._driver.sm_count  # 0: none but the wide kernel
+        for self._sm_count, self._staged_bytes in ((0, 0), (sm_count, 0), (sm_count, STAGED_BYTES)):
             for tensors in fixed:
                 self.enqueue(tensors)
             pairs = zip(wanted, self.collect(), strict=True)
@@ -204,3 +289,9 @@ def _content(dtype: torch.dtype, shape: torch.Size) -> Content:
         raise ValueError(f"a tensor of {name} has no bytes of its own")
     num_bytes = shape.numel() * dtype.itemsize
     return content(tensor_header(name, shape, num_bytes), num_bytes)
+
+
+def _written(digests: list[bytes]) -> list[bytes]:
+    if _NOTHING in digests:
+        raise DeviceDigestsUnavailable("the device wrote no digest where one was due")
+    return digests

@@ -16,10 +16,13 @@ from typing import Any, Protocol
 import torch
 
 from fleet.errors import DeviceDigestsUnavailable
-from fleet.replay.gpu.digests.jobs import Grid, Table
+from fleet.replay.gpu.digests.jobs import GATHER_THREADS, Copies, Grid, Table
 
 SOURCE = Path(__file__).with_name("sha256.cu")
-KERNELS = ("fleet_digest_wide", "fleet_digest_narrow")
+GATHER = "fleet_gather"
+KERNELS = ("fleet_digest_wide", "fleet_digest_narrow", GATHER)
+
+CAPTURED = "the stream is being captured into a graph"
 
 
 class Driver(Protocol):
@@ -33,8 +36,11 @@ class Driver(Protocol):
     def outlives(self, ring: torch.Tensor) -> None:
         """The current stream will write to the ring, which must live until it has."""
 
+    def gather(self, copies: Copies, stream: int) -> None:
+        """Enqueue these copies and return; ``stream`` is the current one."""
+
     def launch(self, cut: Grid, table: Table, stream: int) -> None:
-        """Enqueue one launch and return."""
+        """Enqueue these digests and return; ``stream`` may be one that was current before."""
 
     def take(self, ring: torch.Tensor, streams: Iterable[int]) -> bytes:
         """The ring's bytes after all work enqueued on these streams; zeros are left in it."""
@@ -58,7 +64,6 @@ class CudaDriver:
         torch.empty(1, device=device)  # the first allocation makes the context current here
         self._streams: dict[int, torch.cuda.Stream] = {}
         self._host = torch.empty(0, dtype=torch.uint8)
-        self._argument = (ctypes.c_void_p * 1)()
         self._library = _library()
         self._functions = self._load(cubin(f"sm_{facts.major}{facts.minor}", defines))
 
@@ -74,19 +79,19 @@ class CudaDriver:
         return found
 
     def stream(self) -> int:
-        """The current stream.
+        """The current stream, asked for every few microseconds: torch's public calls make objects.
 
         Raises:
             DeviceDigestsUnavailable: another device is current, or the stream is being captured: a
                 graph would replay the launch into slots that were read long ago.
         """
-        if torch.cuda.current_device() != self._index:
+        if torch._C._cuda_getDevice() != self._index:
             raise DeviceDigestsUnavailable(f"the current device is not cuda:{self._index}")
-        if torch.cuda.is_current_stream_capturing():
-            raise DeviceDigestsUnavailable("the current stream is being captured into a graph")
-        stream = torch.cuda.current_stream(self._index)
-        handle = int(stream.cuda_stream)
-        self._streams[handle] = stream
+        if torch._C._cuda_isCurrentStreamCapturing():
+            raise DeviceDigestsUnavailable(CAPTURED)
+        handle = torch._C._cuda_getCurrentRawStream(self._index)
+        if handle not in self._streams:
+            self._streams[handle] = torch.cuda.current_stream(self._index)
         return handle
 
     def outlives(self, ring: torch.Tensor) -> None:
@@ -94,16 +99,32 @@ class CudaDriver:
         whenever the ring is dropped."""
         ring.record_stream(torch.cuda.current_stream(self._index))
 
-    def launch(self, cut: Grid, table: Table, stream: int) -> None:
-        """Enqueue one launch; the driver has copied the table when this returns.
+    def gather(self, copies: Copies, stream: int) -> None:
+        """Enqueue one launch; the driver has copied its argument when this returns.
 
         Raises:
             DeviceDigestsUnavailable: the driver refused it.
         """
-        self._argument[0] = table.address
+        code = self._library.cuLaunchKernel(
+            self._functions[GATHER], copies.num_blocks, 1, 1, GATHER_THREADS, 1, 1,
+            0, stream, copies.parameters, None,
+        )  # fmt: skip
+        _require(code, "cuLaunchKernel")
+
+    def launch(self, cut: Grid, table: Table, stream: int) -> None:
+        """The same for digests. Those that waited may come to a stream that is captured by now.
+
+        Raises:
+            DeviceDigestsUnavailable: the driver refused it, or the stream is being captured.
+        """
+        captured = ctypes.c_int()
+        code = self._library.cuStreamIsCapturing(stream, ctypes.byref(captured))
+        _require(code, "cuStreamIsCapturing")
+        if captured.value:
+            raise DeviceDigestsUnavailable(CAPTURED)
         code = self._library.cuLaunchKernel(
             self._functions[cut.kernel], cut.num_blocks, 1, 1, cut.num_threads, 1, 1,
-            0, stream, self._argument, None,
+            0, stream, table.parameters, None,
         )  # fmt: skip
         _require(code, "cuLaunchKernel")
 
@@ -166,10 +187,12 @@ def _library() -> ctypes.CDLL:
 
 def declared(library: ctypes.CDLL) -> ctypes.CDLL:
     """The same, with the arguments of the calls made here: a pointer has 64 bits, a number that
-    ctypes is not told about has 32 (CUDA driver API, "Module Management", "Execution Control")."""
+    ctypes is not told about has 32 (CUDA driver API, "Module Management", "Stream
+    Management", "Execution Control")."""
     number, pointer, text = ctypes.c_uint, ctypes.c_void_p, ctypes.c_char_p
     library.cuModuleLoadData.argtypes = [pointer, text]
     library.cuModuleGetFunction.argtypes = [pointer, pointer, text]
+    library.cuStreamIsCapturing.argtypes = [pointer, pointer]
     library.cuLaunchKernel.argtypes = [pointer, *[number] * 7, pointer, pointer, pointer]
     return library
 

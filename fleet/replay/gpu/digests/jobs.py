@@ -1,7 +1,7 @@
-"""The one argument of the kernels: which tensors a launch digests, and how many blocks it takes.
+"""The arguments of the kernels: what a launch digests or copies, and how many blocks it takes.
 
-The layout is that of ``Launch`` and ``Job`` in ``sha256.cu``. Addresses are numbers here: knows no
-torch and no driver.
+The layout is that of the structures of ``sha256.cu``. Addresses are numbers here: knows no torch
+and no driver.
 """
 
 from __future__ import annotations
@@ -22,24 +22,34 @@ NARROW_THREADS = 128
 NARROW_LEAVES = NARROW_THREADS // 32
 """Leaves of a block of the narrow kernel, which gives each a warp."""
 
+GATHER_THREADS = 256
+CHUNK_BYTES = 16 * GATHER_THREADS
+"""What one block copies."""
+
+ALIGNMENT = 256
+"""Of what is copied; the digest kernels have a path of their own for addresses of 16 bytes."""
+
 _LAUNCH = struct.Struct("<QQQII")
-_JOB = struct.Struct(f"<QQIIII{HEADER_CAPACITY}s")
+_JOB = struct.Struct(f"<QQ12xI{HEADER_CAPACITY}s")
+_PLACE = struct.Struct("<III")
+_PLACE_AT = 16
+"""A job's blocks and slot, which are known when its launch is."""
+
+_COPIES = struct.Struct("<Q")
+_COPY = struct.Struct("<QQII")
+
+_JOB_AT = [_LAUNCH.size + i * _JOB.size for i in range(MAX_JOBS)]
+_COPY_AT = [_COPIES.size + i * _COPY.size for i in range(MAX_JOBS)]
 
 
 class Content(NamedTuple):
-    """What is known of a tensor but its address: the digest's header and the bytes that follow."""
+    """What is known of a tensor but its address: the digest's header and the bytes that follow.
+    ``room``: what its copy takes, with what aligns the next one."""
 
     header: bytes
     num_bytes: int
     num_leaves: int
-
-
-class Job(NamedTuple):
-    """One tensor of a launch: where its bytes lie and where in the ring its digest goes."""
-
-    address: int
-    content: Content
-    slot: int
+    room: int
 
 
 class Scratch(NamedTuple):
@@ -67,7 +77,8 @@ def content(header: bytes, num_bytes: int) -> Content:
     """
     if len(header) > HEADER_CAPACITY:
         raise ValueError(f"a header of {len(header)} bytes, at most {HEADER_CAPACITY} fit")
-    return Content(header, num_bytes, max(1, -(-num_bytes // LEAF_BYTES)))
+    room = -(-num_bytes // ALIGNMENT) * ALIGNMENT
+    return Content(header, num_bytes, max(1, -(-num_bytes // LEAF_BYTES)), room)
 
 
 def grid(leaves: Sequence[int], sm_count: int) -> Grid:
@@ -86,18 +97,51 @@ def grid(leaves: Sequence[int], sm_count: int) -> Grid:
 
 
 class Table:
-    """The argument's memory, filled anew for every launch: a launch copies it before it returns."""
+    """The argument of one digest launch, which copies it before it returns. A job is written when
+    its tensor is seen, once; what depends on the whole launch is added by :meth:`finish`."""
 
     def __init__(self) -> None:
         self._buffer = ctypes.create_string_buffer(_LAUNCH.size + MAX_JOBS * _JOB.size)
         self.address = ctypes.addressof(self._buffer)
+        self.parameters = (ctypes.c_void_p * 1)(self.address)
 
-    def fill(self, jobs: Sequence[Job], cut: Grid, scratch: Scratch) -> None:
-        """Describe one launch; as many jobs as ``cut`` has, at most :data:`MAX_JOBS`."""
-        _LAUNCH.pack_into(self._buffer, 0, *scratch, len(jobs), 1)
-        offset, first = _LAUNCH.size, 0
-        for (address, (header, num_bytes, _), slot), blocks in zip(jobs, cut.blocks, strict=True):
-            _JOB.pack_into(
-                self._buffer, offset, address, num_bytes, first, blocks, slot, len(header), header
+    def put(self, index: int, address: int, content: Content) -> None:
+        """Job ``index``: where its bytes will lie."""
+        header, num_bytes, _, _ = content
+        _JOB.pack_into(self._buffer, _JOB_AT[index], address, num_bytes, len(header), header)
+
+    def finish(self, cut: Grid, first_slot: int, scratch: Scratch) -> None:
+        """The first jobs, as many as ``cut`` has, with their digests in slots that follow."""
+        _LAUNCH.pack_into(self._buffer, 0, *scratch, len(cut.blocks), 1)
+        first_block = 0
+        for i, blocks in enumerate(cut.blocks):
+            _PLACE.pack_into(
+                self._buffer, _JOB_AT[i] + _PLACE_AT, first_block, blocks, first_slot + i
             )
-            offset, first = offset + _JOB.size, first + blocks
+            first_block += blocks
+
+
+class Copies:
+    """The argument of one gather launch: at most :data:`MAX_JOBS` copies, none of them empty."""
+
+    def __init__(self) -> None:
+        self._buffer = ctypes.create_string_buffer(_COPIES.size + MAX_JOBS * _COPY.size)
+        self.address = ctypes.addressof(self._buffer)
+        self.parameters = (ctypes.c_void_p * 1)(self.address)
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.count = self.num_blocks = 0
+
+    def put(self, source: int, target: int, num_bytes: int) -> None:
+        """One more; the target is aligned and has room for a multiple of 16 bytes."""
+        _COPY.pack_into(
+            self._buffer, _COPY_AT[self.count], source, target, num_bytes, self.num_blocks
+        )
+        self.count += 1
+        self.num_blocks += -(-num_bytes // CHUNK_BYTES)
+
+    def finish(self) -> None:
+        """Ready to be launched."""
+        _COPIES.pack_into(self._buffer, 0, self.count)

@@ -4,7 +4,8 @@
 // One launch does all of it for up to 64 tensors. A block hashes some leaves of one tensor, climbs
 // to one node over them, and publishes it; the block of a tensor that arrives last climbs over what
 // all of them published and writes the digest. Leaves of a block begin at a multiple of a power of
-// two, so a block's node is a node of the tree, whatever the number of blocks.
+// two, so a block's node is a node of the tree, whatever the number of blocks. Another kernel copies
+// tensors to where such a launch will find them later.
 //
 // Integers only, each result a function of the bytes alone: order of blocks and threads, alignment
 // and the kernel chosen cannot change it. The same text is compiled as C++ by the tests.
@@ -23,6 +24,8 @@ constexpr u32 WIDE_THREADS = 256;    // at most
 constexpr u32 NARROW_THREADS = 128;  // exactly
 constexpr u32 WARP = 32;
 constexpr u32 NARROW_LEAVES = NARROW_THREADS / WARP;
+constexpr u32 GATHER_THREADS = 256;  // exactly
+constexpr u32 PART_BYTES = 16;       // what each of them copies
 
 // A digest as eight big-endian words, or, in the ring, as its 32 bytes.
 struct alignas(16) Node {
@@ -39,7 +42,7 @@ struct Job {
     u8 header[HEADER_CAPACITY];
 };
 
-// The one argument of both kernels; jobs.py packs it. `nodes`: one per block. `arrived`: a counter
+// The one argument of both digest kernels; jobs.py packs it. `nodes`: one per block. `arrived`: a counter
 // per job, zero before the launch and after it. `one` is the number 1, unknown to the compiler.
 struct Launch {
     u64 nodes;
@@ -50,7 +53,22 @@ struct Launch {
     Job jobs[MAX_JOBS];
 };
 
+// One tensor to copy, none of them empty. `to` is a multiple of 16, with room for one of bytes.
+struct Copy {
+    u64 from;
+    u64 to;
+    u32 num_bytes;
+    u32 first_block;
+};
+
+// The one argument of the kernel that copies.
+struct Gather {
+    u64 num_copies;
+    Copy copies[MAX_JOBS];
+};
+
 static_assert(sizeof(Job) == 240 && sizeof(Launch) == 32 + 64 * 240, "the layout of jobs.py");
+static_assert(sizeof(Copy) == 24 && sizeof(Gather) == 8 + 64 * 24, "the layout of jobs.py");
 
 struct Rounds {
     u32 word[64];
@@ -389,12 +407,13 @@ __device__ __forceinline__ void finish(const Launch& launch, u32 index, Node* le
     seal(launch, job, level[0]);
 }
 
-// The job that this block works for: the last whose first block is not after it.
-__device__ __forceinline__ u32 job_of_block(const Launch& launch) {
-    u32 low = 0, high = launch.num_jobs;
+// What this block works for, of `count`: the last whose first block is not after it.
+template <typename Each>
+__device__ __forceinline__ u32 of_this_block(const Each (&each)[MAX_JOBS], u32 count) {
+    u32 low = 0, high = count;
     while (high - low > 1) {
         const u32 middle = (low + high) / 2;
-        if (launch.jobs[middle].first_block <= blockIdx.x)
+        if (each[middle].first_block <= blockIdx.x)
             low = middle;
         else
             high = middle;
@@ -423,7 +442,7 @@ __device__ __forceinline__ u32 leaves_here(const Job& job, u64 first, u32 places
 extern "C" __global__ void __launch_bounds__(WIDE_THREADS)
     fleet_digest_wide(const __grid_constant__ Launch launch) {
     __shared__ Node nodes[WIDE_THREADS];
-    const u32 index = job_of_block(launch);
+    const u32 index = of_this_block(launch.jobs, launch.num_jobs);
     const Job& job = launch.jobs[index];
     const u64 first = (u64)(blockIdx.x - job.first_block) * blockDim.x;
     const u32 count = leaves_here(job, first, blockDim.x);
@@ -445,7 +464,8 @@ extern "C" __global__ void __launch_bounds__(NARROW_THREADS)
     // Rows of 68 words: lanes that write 16 bytes each into rows of their own share no bank.
     alignas(16) __shared__ u32 inputs[NARROW_LEAVES][LEAF_MESSAGE_BLOCKS][68];
     __shared__ Node nodes[NARROW_LEAVES];
-    const u32 index = job_of_block(launch), warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const u32 index = of_this_block(launch.jobs, launch.num_jobs);
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const Job& job = launch.jobs[index];
     const u64 first = (u64)(blockIdx.x - job.first_block) * NARROW_LEAVES, leaf = first + warp;
     const u32 count = leaves_here(job, first, NARROW_LEAVES);
@@ -471,4 +491,35 @@ extern "C" __global__ void __launch_bounds__(NARROW_THREADS)
     if (lane == 0 && warp < count) put(nodes[warp], s);
     __syncthreads();
     finish(launch, index, nodes, count);
+}
+
+// Up to 16 bytes at any address, zeros after them; no byte beside them is read.
+__device__ __forceinline__ uint4 part_of(const u8* data, u32 num_bytes) {
+    u32 w[4];
+    if (num_bytes >= PART_BYTES && is_aligned(data)) return *(const uint4*)data;
+    if (num_bytes >= PART_BYTES && ((u64)data & 3) == 0) {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) w[i] = ((const u32*)data)[i];
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            w[i] = 0;
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+                const u32 at = 4 * i + j;
+                w[i] |= at < num_bytes ? (u32)data[at] << 8 * j : 0;
+            }
+        }
+    }
+    return uint4{w[0], w[1], w[2], w[3]};
+}
+
+// Tensors as they are now, to be digested later on the same stream.
+extern "C" __global__ void __launch_bounds__(GATHER_THREADS)
+    fleet_gather(const __grid_constant__ Gather gather) {
+    const Copy& job = gather.copies[of_this_block(gather.copies, (u32)gather.num_copies)];
+    const u32 thread = (blockIdx.x - job.first_block) * GATHER_THREADS + threadIdx.x;
+    const u32 at = thread * PART_BYTES;
+    if (at >= job.num_bytes) return;
+    *(uint4*)((u8*)job.to + at) = part_of((const u8*)job.from + at, job.num_bytes - at);
 }
