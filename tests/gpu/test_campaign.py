@@ -63,6 +63,7 @@ def test_both_replays_prove_that_the_device_was_theirs_alone(work: Path, device:
         assert seen["ecc_new"]["uncorrected"] in (0, "not supported")
         assert manifest["volatile"]["peak_bytes"] > 0
         assert manifest["effective"]["model.device"] == "cuda"
+        assert manifest["volatile"]["digests"] == "device"
 
 
 @pytest.mark.usefixtures("certified")

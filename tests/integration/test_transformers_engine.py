@@ -14,9 +14,10 @@ from safetensors.torch import load_file
 from fleet.errors import AttemptFailed, AttemptVoid, CheckpointError, ContractError
 from fleet.replay import determinism
 from fleet.replay.checkpoint_tensors import tensor_digests
-from fleet.replay.engines.logits import digest, steps_of
+from fleet.replay.engines.logits import steps_of
 from fleet.replay.engines.transformers import TransformersEngine
 from fleet.replay.engines.weights import tensors_of
+from fleet.replay.tensor_digests import digest
 from tests.integration.engine_cases import (
     NOW,
     contract,

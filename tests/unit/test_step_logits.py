@@ -10,7 +10,8 @@ import torch
 
 from fleet.evidence.digests import tensor_digest
 from fleet.replay.engines import logits
-from fleet.replay.engines.logits import digest, step_of, steps_of
+from fleet.replay.engines.logits import step_of, steps_of
+from fleet.replay.tensor_digests import digest
 
 pytestmark = pytest.mark.torch
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from fleet.evidence.digests import tensor_digest, tensor_digests
+from fleet.evidence.digests import tensor_digests
 from fleet.replay.engines.protocol import Step
 
 TOP = 8
@@ -22,20 +22,6 @@ _LAYOUTS = {
     torch.float16: (torch.int16, 0x7FFF, 0x7C00),
     torch.float32: (torch.int32, 0x7FFFFFFF, 0x7F800000),
 }
-
-
-def digest(tensor: torch.Tensor) -> bytes:
-    """The tensor digest of any tensor of any device; 32 bytes.
-
-    ``contiguous()`` is not enough: a size-1 dimension may keep an odd stride, which
-    ``view(uint8)`` refuses, so the copy is made with ``contiguous_format``.
-    """
-    plain = tensor.detach()
-    if plain.device.type != "cpu":
-        plain = plain.cpu()
-    flat = plain.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
-    name = str(tensor.dtype).removeprefix("torch.")
-    return tensor_digest(name, tensor.shape, memoryview(flat.numpy().data))
 
 
 class StepLog:
