@@ -71,6 +71,7 @@ def test_the_kernels_that_ran_are_named_and_the_same(work: Path) -> None:
     one, two = (m["census"]["executed"] for m in manifests(work, "pinned"))
     assert one["prefill"] and one["decode"]
     assert one == two
+    assert not [name for phase in one.values() for name in phase if name.startswith("fleet_")]
 
 
 @pytest.mark.usefixtures("certified")
