@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fleet.evidence.trace import Call
-from fleet.replay.trace.tracer import Tracer, root_of
+from fleet.evidence.trace import Call, root_of
+from fleet.replay.trace.tracer import Tracer
 from tests.unit.traced_net import Net
 
 

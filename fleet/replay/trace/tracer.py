@@ -18,9 +18,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from fleet.contract.canonical import sha256
-from fleet.evidence.records import length_prefixed
-from fleet.evidence.trace import Call, ModuleRow, WeightRow
+from fleet.evidence.trace import Call, ModuleRow, WeightRow, root_of
 from fleet.replay.trace.digesting import Seen, TensorDigests, cache_digest, walk
 from fleet.replay.trace.late import Digest, Late, late, settled
 from fleet.replay.trace.modules import Owned, facts_text, has_forward, layers_below
@@ -295,13 +293,6 @@ def in_root(given: Parts) -> Digest | None:
 def _out_root(returned: bytes | None, now: Bytes, before: Bytes) -> bytes | None:
     changed = [None if a == b else a for a, b in zip(now, before, strict=True)]
     return root_of((returned, *changed))
-
-
-def root_of(parts: Sequence[bytes | None]) -> bytes | None:
-    """One digest over parts, absent ones told apart from empty ones; None when all are absent."""
-    if all(part is None for part in parts):
-        return None
-    return sha256(length_prefixed([b"" if part is None else b"+" + part for part in parts]))
 
 
 def _dtype(tensor: torch.Tensor | None) -> str:
