@@ -20,13 +20,20 @@ import pyarrow.parquet as pq
 
 from fleet.errors import EvidenceError
 from fleet.evidence.records import length_prefixed
-from fleet.evidence.trace import CALLS, MODULES, MODULES_FILE, UNCHANGED, calls_files
+from fleet.evidence.trace import (
+    CALLS,
+    CALLS_1,
+    IN_PARTS,
+    MODULES,
+    MODULES_FILE,
+    UNCHANGED,
+    calls_files,
+    in_roots,
+)
 
 HEADER = b"fleet-modules-1\n"
 BATCH_ROWS = 8192
-_COLUMNS = (
-    "arm", "batch", "step", "begin", "end", "path", "in_sha256", "out_sha256", "unhashed",
-)  # fmt: skip
+_COLUMNS = ("arm", "batch", "step", "begin", "end", "path", "out_sha256", "unhashed")
 
 Batch = tuple[str, int]
 """(arm, ordinal of the batch in it)."""
@@ -84,36 +91,48 @@ def read_modules(folder: Path, files: Iterable[str], hooks: str) -> Modules:
     coverage = Coverage(hooks=hooks)
     hashers: dict[Batch, Any] = {}
     for name in calls_files(files):
-        for rows in _groups(folder / name, CALLS, _COLUMNS):
-            _add(rows, hashers, coverage)
-    for rows in _groups(folder / MODULES_FILE, MODULES, ("path", "expected", "fired")):
+        path = folder / name
+        for columns in _groups(path, (CALLS, CALLS_1), (*_COLUMNS, *IN_PARTS, "in_sha256")):
+            _add(columns, in_roots(path, columns), hashers, coverage)
+    for columns in _groups(folder / MODULES_FILE, (MODULES,), ("path", "expected", "fired")):
         coverage.silent += [
-            path for path, expected, fired in zip(*rows, strict=True) if expected and not fired
+            path
+            for path, expected, fired in zip(*columns.values(), strict=True)
+            if expected and not fired
         ]
     return Modules({batch: h.digest() for batch, h in hashers.items()}, coverage)
 
 
-def _groups(path: Path, schema: pa.Schema, columns: Sequence[str]) -> Iterable[list[list[Any]]]:
-    """The columns of a file, some rows at a time."""
+def _groups(
+    path: Path, schemas: Sequence[pa.Schema], columns: Sequence[str]
+) -> Iterable[dict[str, list[Any]]]:
+    """Of these columns those that the file has, some rows at a time."""
     try:
         opened = pq.ParquetFile(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise EvidenceError("evidence-altered", f"{path.name}: {error}") from error
-    if not opened.schema_arrow.equals(schema):
+    if not any(opened.schema_arrow.equals(schema) for schema in schemas):
         raise EvidenceError("evidence-altered", f"{path.name}: not the columns of a trace")
-    for batch in opened.iter_batches(BATCH_ROWS, columns=list(columns)):
-        yield [batch.column(name).to_pylist() for name in columns]
+    there = [name for name in columns if name in opened.schema_arrow.names]
+    for batch in opened.iter_batches(BATCH_ROWS, columns=there):
+        yield {name: batch.column(name).to_pylist() for name in there}
 
 
-def _add(rows: list[list[Any]], hashers: dict[Batch, Any], coverage: Coverage) -> None:
-    for arm, batch, step, begin, end, path, came_in, came_out, unhashed in zip(*rows, strict=True):
+def _add(
+    columns: Mapping[str, list[Any]],
+    came_in: Sequence[bytes | None],
+    hashers: dict[Batch, Any],
+    coverage: Coverage,
+) -> None:
+    rows = zip(came_in, *(columns[name] for name in _COLUMNS), strict=True)
+    for root_in, arm, batch, step, begin, end, path, root_out, unhashed in rows:
         hasher = hashers.get((arm, batch))
         if hasher is None:
             hasher = hashers[arm, batch] = hashlib.sha256(HEADER)
         places = struct.pack("<iii", step, begin, end)
-        roots = [b"" if root is None else b"+" + root for root in (came_in, came_out)]
+        roots = [b"" if root is None else b"+" + root for root in (root_in, root_out)]
         hasher.update(length_prefixed([places, path.encode("utf-8"), *roots]))
         coverage.calls += 1
-        coverage.unknown += came_in is None
+        coverage.unknown += root_in is None
         coverage.unhashed += unhashed > 0
         coverage.never_returned += end < 0

@@ -1,12 +1,13 @@
-"""What a traced replay leaves: one row per module call, per module and per weight, format 1.
+"""What a traced replay leaves: one row per module call, per module and per weight, format 2.
 
     trace-00000.parquet ...   calls, in the order they began
     trace-modules.parquet     every module: class, facts that decide its arithmetic, times it fired
     trace-weights.parquet     every tensor that counts as a weight: digest at load and at the end
 
-A call has two digests (the in-root and the out-root) and the parts of the first, so that a reader
-can tell an input from a weight and a cache. Knows no torch and no verdict; what differs between two
-traces is worked out elsewhere.
+A call has two digests: the out-root, and the in-root, of which the parts are landed, so that a
+reader can tell an input from a weight and a cache. The in-root itself is made of them at reading;
+format 1 landed it too, and there it must be theirs. Knows no torch and no verdict; what differs
+between two traces is worked out elsewhere.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from fleet.contract.canonical import sha256
 from fleet.errors import EvidenceError
 from fleet.evidence.landing import Landing, file_sha256
 from fleet.evidence.manifest import Manifest
+from fleet.evidence.records import length_prefixed
 
-TRACE_FORMAT = 1
+TRACE_FORMAT = 2
 UNCHANGED = "no bit changed"
 """What a session says of its hooks when the first batch gave the same logits without them."""
 DIGEST = pa.binary(32)
+IN_PARTS = ("args_sha256", "own_sha256", "cache_sha256")
+"""What an in-root is over."""
 MODULES_FILE, WEIGHTS_FILE = "trace-modules.parquet", "trace-weights.parquet"
 
 
@@ -40,9 +45,9 @@ class Call:
     ``begin``, -1 for the model itself. ``occurrence`` counts the calls of ``path`` in the step.
     ``args_sha256``: positional and keyword arguments; ``own_sha256``: the module's own parameters
     (as loaded), buffers and other tensors it keeps; ``cache_sha256``: caches among the arguments,
-    the part that belongs to this module's layers. ``in_sha256`` is over the three; ``out_sha256``
-    over the returned value and whatever of the three the call changed in place. ``unhashed``:
-    arguments that are no tensor, number, text or collection of those.
+    the part that belongs to this module's layers. ``in_sha256`` is :func:`root_of` the three, and
+    not landed; ``out_sha256`` is over the returned value and whatever of the three the call changed
+    in place. ``unhashed``: arguments that are no tensor, number, text or collection of those.
     """
 
     arm: str
@@ -63,6 +68,26 @@ class Call:
     dtype: str
     shape: str
     unhashed: int
+
+
+def root_of(parts: Sequence[bytes | None]) -> bytes | None:
+    """One digest over parts, absent ones told apart from empty ones; None when all are absent."""
+    if parts.count(None) == len(parts):
+        return None
+    return sha256(length_prefixed([b"" if part is None else b"+" + part for part in parts]))
+
+
+def in_roots(path: Path, columns: Mapping[str, Sequence[Any]]) -> list[bytes | None]:
+    """The in-root of every call, from columns of that file.
+
+    Raises:
+        EvidenceError: format 1 landed another one.
+    """
+    parts = (columns[name] for name in IN_PARTS)
+    roots = [root_of(each) for each in zip(*parts, strict=True)]
+    if columns.get("in_sha256", roots) != roots:
+        raise EvidenceError("evidence-altered", f"{path.name}: an in-root is not of its parts")
+    return roots
 
 
 Phase = Literal["in", "out"]
@@ -124,7 +149,6 @@ CALLS = pa.schema(
         _field("args_sha256", DIGEST, nullable=True),
         _field("own_sha256", DIGEST, nullable=True),
         _field("cache_sha256", DIGEST, nullable=True),
-        _field("in_sha256", DIGEST, nullable=True),
         _field("out_sha256", DIGEST, nullable=True),
         _field("dtype", pa.string()),
         _field("shape", pa.string()),
@@ -132,6 +156,10 @@ CALLS = pa.schema(
     ],
     metadata=_META,
 )
+CALLS_1 = CALLS.insert(
+    CALLS.get_field_index("out_sha256"), _field("in_sha256", DIGEST, nullable=True)
+)
+"""What format 1 landed."""
 MODULES = pa.schema(
     [
         _field("path", pa.string()),
@@ -243,21 +271,22 @@ def _calls(path: Path, only: tuple[str, int] | None) -> Iterable[Call]:
     wanted = None
     if only is not None:
         wanted = (pc.field("arm") == only[0]) & (pc.field("batch") == only[1])
-    rows = _read(path, CALLS, wanted)
-    return (Call(**row | {"sample_ids": tuple(row["sample_ids"])}) for row in rows)
+    columns = _read(path, CALLS, CALLS_1, wanted=wanted).to_pydict()
+    columns["in_sha256"] = in_roots(path, columns)
+    columns["sample_ids"] = [tuple(ids) for ids in columns["sample_ids"]]
+    return (
+        Call(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)
+    )
 
 
 def _rows(path: Path, kind: type[Any], schema: pa.Schema) -> list[Any]:
-    return [kind(**row) for row in _read(path, schema)]
+    return [kind(**row) for row in _read(path, schema).to_pylist()]
 
 
-def _read(
-    path: Path, schema: pa.Schema, wanted: pc.Expression | None = None
-) -> list[dict[str, Any]]:
-    if not pq.read_schema(path).equals(schema):
+def _read(path: Path, *schemas: pa.Schema, wanted: pc.Expression | None = None) -> pa.Table:
+    if not any(pq.read_schema(path).equals(schema) for schema in schemas):
         raise EvidenceError("evidence-altered", f"{path.name}: not the columns of a trace")
-    rows: list[dict[str, Any]] = pq.read_table(path, filters=wanted).to_pylist()
-    return rows
+    return pq.read_table(path, filters=wanted)
 
 
 def _logits(parts: Sequence[Path]) -> dict[tuple[str, str], tuple[bytes, ...]]:

@@ -140,6 +140,7 @@ def _replay(
     if session is None:
         seen.census["executed"] = engine.executed(inputs[task.arms[0]][0])
     _weights_at_the_end(engine, seen)
+    _say_where_digested(contract, seen)
     seen.volatile["device"] = watch.close()
     require_healthy(seen.volatile["device"])
     _require_kernels(task, contract, kernels, seen)
@@ -187,11 +188,21 @@ def _load(
     seen.census = asdict(census)
     _require_census(census)
     seen.stages["post_init_weights"] = to_text(engine.weights())
+    _say_where_digested(contract, seen)
     settings = engine.settings()
     seen.effective = dict(settings.effective)
     seen.warnings.extend(engine.warnings())
     _require_place(task, seen)
     observe.require_in_force(settings, "after load")
+
+
+def _say_where_digested(contract: Contract, seen: _Progress) -> None:
+    """Weights, logits and calls. Never compared: the digests are the same on either side."""
+    if contract.model.engine == "synthetic":
+        return
+    from fleet.replay.tensor_digests import where
+
+    seen.volatile["digests"] = where()
 
 
 def _require_place(task: ReplayTask, seen: _Progress) -> None:

@@ -63,6 +63,7 @@ def test_both_replays_prove_that_the_device_was_theirs_alone(work: Path, device:
         assert seen["ecc_new"]["uncorrected"] in (0, "not supported")
         assert manifest["volatile"]["peak_bytes"] > 0
         assert manifest["effective"]["model.device"] == "cuda"
+        assert manifest["volatile"]["digests"] == "device"
 
 
 @pytest.mark.usefixtures("certified")
@@ -70,6 +71,7 @@ def test_the_kernels_that_ran_are_named_and_the_same(work: Path) -> None:
     one, two = (m["census"]["executed"] for m in manifests(work, "pinned"))
     assert one["prefill"] and one["decode"]
     assert one == two
+    assert not [name for phase in one.values() for name in phase if name.startswith("fleet_")]
 
 
 @pytest.mark.usefixtures("certified")

@@ -9,6 +9,7 @@ import pytest
 
 from fleet.contract.load import BUILTIN
 from fleet.evidence.landing import Landing
+from fleet.evidence.manifest import Manifest
 from fleet.judge.verdict import Verdict
 from fleet.report.answers import Answers
 from fleet.schedule.certify import Places, Planned, Request, ingest_and_publish, plan_request
@@ -81,6 +82,9 @@ def test_a_clean_contract_passes_at_modules_and_an_altered_trace_voids_it(tmp_pa
     assert (verdict.verdict, verdict.attained_grade, verdict.traced) == ("PASS", "modules", True)
     assert verdict.reason.endswith("traced execution")
     assert len(verdict.roots["modules"]) == 1
+    for path in places.landing.glob("attempts/*/manifest.json"):
+        manifest = Manifest.from_bytes(path.read_bytes())
+        assert manifest.volatile["digests"] == manifest.trace["digests"] == "host"
     places.store.unlink()
     rebuild(places.store, Landing.open(places.landing))
     ingest_and_publish(places.store, Landing.open(places.landing))

@@ -14,9 +14,10 @@ from safetensors.torch import load_file
 from fleet.errors import AttemptFailed, AttemptVoid, CheckpointError, ContractError
 from fleet.replay import determinism
 from fleet.replay.checkpoint_tensors import tensor_digests
-from fleet.replay.engines.logits import digest, steps_of
+from fleet.replay.engines.logits import steps_of
 from fleet.replay.engines.transformers import TransformersEngine
 from fleet.replay.engines.weights import tensors_of
+from fleet.replay.tensor_digests import Shared, digest
 from tests.integration.engine_cases import (
     NOW,
     contract,
@@ -26,6 +27,7 @@ from tests.integration.engine_cases import (
     one_by_one,
     prepared,
 )
+from tests.unit.test_device_digest_jobs import CPU, FakeDriver, opened
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("settings_in_force")]
 
@@ -155,6 +157,25 @@ def test_step_logits_are_the_last_position_of_a_plain_forward(folder: Path) -> N
     assert first == steps_of(alone[None])[0]
     assert engine.generate([sample])[0].token_ids[0] == token
     assert second.logits_sha256 != first.logits_sha256
+
+
+def test_a_device_that_digests_gives_the_same_weights_and_steps(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = engine_of(folder)
+    same = wanted.weights()
+    driver = FakeDriver()
+    shared = Shared(opened(driver), "device")
+    monkeypatch.setattr("fleet.replay.tensor_digests._OPENED", {CPU: shared})
+    here = engine_of(folder)
+    assert here.weights() == same
+    weighed = len(driver.launches)
+    samples = prepared(here)
+    made = here.generate(samples)
+    num_launches = len(driver.launches)
+    monkeypatch.undo()
+    assert made == wanted.generate(samples)
+    assert 0 < weighed < num_launches
 
 
 def test_a_batch_is_padded_and_its_rows_are_complete(folder: Path) -> None:

@@ -112,7 +112,7 @@ def test_shards_give_the_same_checkpoint_digest_as_one_file(tmp_path: Path) -> N
     assert checkpoint_digest(one) == checkpoint_digest(many)
 
 
-def test_a_tensor_larger_than_the_shared_limit_has_the_digest_of_its_bytes(tmp_path: Path) -> None:
+def test_a_large_tensor_has_the_digest_of_its_bytes(tmp_path: Path) -> None:
     data = hashlib.shake_128(b"large").digest(17 * 2**20)
     folder_with(tmp_path, {"large": ("U8", [len(data)], data)})
     assert tensor_digests(tmp_path) == {"large": tensor_digest("uint8", (len(data),), data)}

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fleet.replay.engines.logits import digest
 from fleet.replay.inject import OrderedLinear, RacyLinear
+from fleet.replay.tensor_digests import digest
 
 pytestmark = pytest.mark.torch
 

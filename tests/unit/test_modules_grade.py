@@ -11,13 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from fleet.contract.model import Require
+from fleet.errors import EvidenceError
 from fleet.evidence.modules import Coverage, read_modules
 from fleet.evidence.trace import (
+    CALLS_1,
     MODULES,
     UNCHANGED,
     Call,
     ModuleRow,
     calls_table,
+    root_of,
     to_table,
 )
 from fleet.judge.tracing.culprit import Localisation
@@ -41,7 +44,9 @@ def digest_of(folder: Path, calls: list[Call]) -> bytes:
 
 
 CHANGES: dict[str, Callable[[list[Call]], list[Call]]] = {
-    "an input": lambda calls: [replace(calls[0], in_sha256=sha("other")), *calls[1:]],
+    "an input": lambda calls: [replace(calls[0], args_sha256=sha("other")), *calls[1:]],
+    "what a module owns": lambda calls: [replace(calls[0], own_sha256=sha("other")), *calls[1:]],
+    "a cache": lambda calls: [replace(calls[0], cache_sha256=sha("other")), *calls[1:]],
     "an output": lambda calls: [*calls[:-1], replace(calls[-1], out_sha256=sha("other"))],
     "no output": lambda calls: [*calls[:-1], replace(calls[-1], out_sha256=None)],
     "a path": lambda calls: [replace(calls[0], path="l.c"), *calls[1:]],
@@ -57,6 +62,21 @@ def test_a_batchs_digest_sees(name: str, tmp_path: Path) -> None:
     before = digest_of(tmp_path, calls)
     assert digest_of(tmp_path, list(calls)) == before
     assert digest_of(tmp_path, CHANGES[name](calls)) != before
+
+
+def test_a_batch_landed_in_format_1_has_the_same_digest_and_no_other_in_roots(
+    tmp_path: Path,
+) -> None:
+    calls = step_of(layer())
+    now = digest_of(tmp_path, calls)
+    before = [replace(c, in_sha256=root_of((c.args_sha256, None, None))) for c in calls]
+    path = tmp_path / FILES[0]
+    pq.write_table(to_table(before, CALLS_1), path)
+    assert read_modules(tmp_path, FILES, UNCHANGED).digests["a", 0] == now
+    before[1] = replace(before[1], in_sha256=sha("other"))
+    pq.write_table(to_table(before, CALLS_1), path)
+    with pytest.raises(EvidenceError, match="an in-root is not of its parts"):
+        read_modules(tmp_path, FILES, UNCHANGED)
 
 
 def test_every_batch_has_its_own_digest_in_the_order_they_ran(tmp_path: Path) -> None:

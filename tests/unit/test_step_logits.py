@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from fleet.evidence.digests import tensor_digest
+from fleet.replay import tensor_digests
 from fleet.replay.engines import logits
-from fleet.replay.engines.logits import digest, step_of, steps_of
+from fleet.replay.engines.logits import step_of, steps_of
+from fleet.replay.tensor_digests import Shared, digest
+from tests.unit.test_device_digest_jobs import CPU, FakeDriver, opened
 
 pytestmark = pytest.mark.torch
 
@@ -94,6 +97,22 @@ def test_steps_are_the_same_however_many_are_held_back(
         reused.zero_()  # what is in the model's own buffer may change after the call
     for row in range(2):
         assert log.row(row, 4) == tuple(step_of(whole[n, row]) for n in range(4))
+
+
+def test_a_device_is_asked_once_for_many_steps_and_says_what_the_host_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = torch.randn(40, 3, 30, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16)
+    wanted = [step_of(whole[n, 1]) for n in range(40)]
+    driver = FakeDriver()
+    monkeypatch.setattr(tensor_digests, "_OPENED", {CPU: Shared(opened(driver), "device")})
+    log = logits.StepLog()
+    for step in whole:
+        log.add(step)
+    assert driver.launches == []
+    assert log.row(1, 40) == tuple(wanted)
+    assert [len(jobs) for _, jobs in driver.launches] == [64, 56]
+    assert len(driver.waited) == 1
 
 
 def test_ties_beyond_what_was_looked_at_go_to_the_lower_ids() -> None:

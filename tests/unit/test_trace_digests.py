@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fleet.replay.engines.logits import digest
+from fleet.replay.tensor_digests import digest
 from fleet.replay.trace.digesting import (
     TensorDigests,
     cache_digest,

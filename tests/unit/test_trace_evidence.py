@@ -15,7 +15,7 @@ from fleet.errors import EvidenceError
 from fleet.evidence.landing import Landing, file_sha256
 from fleet.evidence.manifest import Manifest
 from fleet.evidence.parts import PartWriter
-from fleet.evidence.trace import CALLS, Call, Trace, calls_table, read_trace
+from fleet.evidence.trace import CALLS, CALLS_1, Call, Trace, calls_table, read_trace, to_table
 from fleet.judge.tracing.localise import localise
 from fleet.replay.task import Target, TraceOrder
 from fleet.replay.trace.repeat import Repeater
@@ -115,14 +115,36 @@ def test_an_edited_or_missing_file_is_refused(
         read_trace(landing, ATTEMPT)
 
 
-def test_other_columns_are_refused_even_when_the_digest_fits(landed: Any) -> None:
-    landing, _, told = landed
-    path = landing.attempt(ATTEMPT) / "trace-00000.parquet"
-    other_columns(path)
+def name_again(landing: Landing, told: dict[str, Any], path: Path) -> None:
+    """The manifest names the file as it is now."""
     files = told["files"] | {path.name: file_sha256(path)}
     manifest = Manifest.from_bytes(landing.manifest(ATTEMPT).read_bytes())
     changed = replace(manifest, trace=told | {"files": files})
     landing.manifest(ATTEMPT).write_bytes(changed.to_bytes())
+
+
+def test_a_trace_of_format_1_reads_back_and_its_in_roots_are_checked(landed: Any) -> None:
+    landing, calls, told = landed
+    path = landing.attempt(ATTEMPT) / "trace-00000.parquet"
+    path.chmod(0o644)
+    first = calls[: pq.read_metadata(path).num_rows]
+    assert len({call.in_sha256 for call in first}) > 1
+    pq.write_table(to_table(first, CALLS_1), path)
+    name_again(landing, told, path)
+    assert read(landing).calls == tuple(calls)
+    other = next(c for c in calls if c.in_sha256 not in (None, first[0].in_sha256))
+    first[0] = replace(first[0], in_sha256=other.in_sha256)
+    pq.write_table(to_table(first, CALLS_1), path)
+    name_again(landing, told, path)
+    with pytest.raises(EvidenceError, match=r"evidence-altered: trace-00000\.parquet: an in-root"):
+        read_trace(landing, ATTEMPT)
+
+
+def test_other_columns_are_refused_even_when_the_digest_fits(landed: Any) -> None:
+    landing, _, told = landed
+    path = landing.attempt(ATTEMPT) / "trace-00000.parquet"
+    other_columns(path)
+    name_again(landing, told, path)
     with pytest.raises(EvidenceError, match="not the columns of a trace"):
         read_trace(landing, ATTEMPT)
 

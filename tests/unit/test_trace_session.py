@@ -1,4 +1,4 @@
-"""Where a trace hashes: on the host, or on the device when asked to and when it can."""
+"""Where a trace hashes: on the device when it can, or else on the host."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from fleet.errors import DeviceDigestsUnavailable
-from fleet.replay.gpu.digests import device
+from fleet.replay import tensor_digests
+from fleet.replay.tensor_digests import Shared
 from fleet.replay.trace import session
 from fleet.replay.trace.digesting import TensorDigests
 
@@ -34,26 +34,21 @@ class Stub:
         return [b"e" * 32]
 
 
-def refuse(where: torch.device) -> None:
-    raise DeviceDigestsUnavailable("no NVRTC")
-
-
 @pytest.mark.parametrize(
-    ("asked", "where", "made", "told"),
+    ("where", "shared", "told"),
     [
-        ("1", CUDA, Stub, "device"),
-        ("1", CUDA, refuse, "host: no NVRTC"),
-        ("1", CPU, refuse, "host"),
-        ("0", CUDA, refuse, "host"),
-        ("", CUDA, refuse, "host"),
+        (CUDA, Shared(Stub(CUDA), "device"), "device"),
+        (CUDA, Shared(None, "host: no NVRTC"), "host: no NVRTC"),
+        (CPU, None, "host"),
     ],
 )
 def test_a_trace_says_where_it_hashed(
-    asked: str, where: torch.device, made: Any, told: str, monkeypatch: pytest.MonkeyPatch
+    where: torch.device, shared: Shared | None, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(session.ON_DEVICE, asked)
-    monkeypatch.setattr(device, "DeviceDigests", made)
-    assert session._digests(where)[1] == told
+    monkeypatch.setattr(tensor_digests, "_OPENED", {where: shared} if shared else {})
+    digests, said = session._digests(where)
+    assert said == told
+    assert (digests._on_device is not None) == (told == "device")
 
 
 def test_what_lies_on_the_device_is_hashed_there_and_nothing_else() -> None:

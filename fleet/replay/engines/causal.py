@@ -78,7 +78,7 @@ class CausalEngine(abc.ABC):
         self._tokens = Tokenization(contract, checkpoint)
         self._model: Any = None
         self._observed: decoding.Observed | None = None
-        self._steps = StepLog()
+        self._steps: StepLog | None = None
         self._inference: set[bool] = set()
 
     @abc.abstractmethod
@@ -165,25 +165,28 @@ class CausalEngine(abc.ABC):
     def _on_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         """Raw logits are taken here: what ``generate`` hands out is a float32 copy."""
         self._inference.add(torch.is_inference_mode_enabled())
-        self._steps.add(output.logits[:, -1, :])
+        if self._steps is not None:
+            self._steps.add(output.logits[:, -1, :])
 
     def generate(self, batch: Sequence[Prepared]) -> list[Generation]:
         """Run one batch, padded to its longest prompt; rows end with their first stop token."""
         ids, mask = self._padded(batch)
-        self._steps = StepLog()
+        steps = self._steps = StepLog()
         with _memory_errors(), torch.inference_mode():
             whole = self._model.generate(
                 inputs=ids, attention_mask=mask, generation_config=self._explicit_config()
             )
             new = whole[:, ids.shape[1] :].tolist()
-            return [self._generation(row, tokens) for row, tokens in enumerate(new)]
+            return [self._generation(t, steps, row) for row, t in enumerate(new)]
 
     def executed(self, sample: Prepared) -> Mapping[str, Mapping[str, int]]:
-        """See the protocol. What is generated here is no evidence and is dropped."""
+        """See the protocol. What is generated here is no evidence and is not observed: kernels that
+        observe are none of the model's."""
         if self._device.type != "cuda":
             return {}
         from fleet.replay.engines.executed import by_phase
 
+        self._steps = None
         ids, mask = self._padded([sample])
 
         def generate(num_tokens: int) -> None:
@@ -192,9 +195,7 @@ class CausalEngine(abc.ABC):
             self._model.generate(inputs=ids, attention_mask=mask, generation_config=config)
 
         with _memory_errors(), torch.inference_mode():
-            found = by_phase(generate)
-        self._steps = StepLog()
-        return found
+            return by_phase(generate)
 
     def _padded(self, batch: Sequence[Prepared]) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and mask (rows, longest prompt) on the slot's device."""
@@ -208,7 +209,7 @@ class CausalEngine(abc.ABC):
             masks.append([0] * fill + mask if left else mask + [0] * fill)
         return torch.tensor(ids, device=self._device), torch.tensor(masks, device=self._device)
 
-    def _generation(self, row: int, tokens: Sequence[int]) -> Generation:
+    def _generation(self, tokens: Sequence[int], steps: StepLog, row: int) -> Generation:
         """One row, cut through its first stop token; what was computed past it is dropped."""
         stops = set(self._tokens.stop_ids())
         length = next((i + 1 for i, t in enumerate(tokens) if t in stops), len(tokens))
@@ -216,7 +217,7 @@ class CausalEngine(abc.ABC):
         return Generation(
             token_ids=kept,
             text=self._tokens.decode(kept),
-            steps=self._steps.row(row, length),
+            steps=steps.row(row, length),
             stop="eos" if kept and kept[-1] in stops else "length",
         )
 

@@ -2,15 +2,17 @@
 
 Knows neither the model nor the sampler. Nothing here is approximate: values are compared as the
 integers their bits stand for, so an exact tie is an exact tie, and the order of the top-8 does not
-depend on how a library breaks ties.
+depend on how a library breaks ties. So rows are observed where they lie: a device is asked for a
+few numbers a row once in many steps, and waits for nothing at a step.
 """
 
 from __future__ import annotations
 
 import torch
 
-from fleet.evidence.digests import tensor_digest, tensor_digests
+from fleet.evidence.digests import tensor_digests
 from fleet.replay.engines.protocol import Step
+from fleet.replay.tensor_digests import digest_each, share_of
 
 TOP = 8
 HELD_BYTES = 16 << 20
@@ -24,23 +26,10 @@ _LAYOUTS = {
 }
 
 
-def digest(tensor: torch.Tensor) -> bytes:
-    """The tensor digest of any tensor of any device; 32 bytes.
-
-    ``contiguous()`` is not enough: a size-1 dimension may keep an odd stride, which
-    ``view(uint8)`` refuses, so the copy is made with ``contiguous_format``.
-    """
-    plain = tensor.detach()
-    if plain.device.type != "cpu":
-        plain = plain.cpu()
-    flat = plain.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
-    name = str(tensor.dtype).removeprefix("torch.")
-    return tensor_digest(name, tensor.shape, memoryview(flat.numpy().data))
-
-
 class StepLog:
     """Steps of one ``generate``, observed many at a time: one small operation costs as much as one
-    over a hundred rows. Rows are copied when they are made; what is held back stays small.
+    over a hundred rows. Rows are copied when they are made, on the device that made them; what is
+    held back stays small.
     """
 
     def __init__(self) -> None:
@@ -50,7 +39,7 @@ class StepLog:
 
     def add(self, last_position: torch.Tensor) -> None:
         """Take in one step: raw logits (batch, vocabulary) in the model's own dtype."""
-        copied = last_position.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        copied = last_position.detach().clone(memory_format=torch.contiguous_format)
         self._held.append(copied)
         self._held_bytes += copied.nbytes
         if self._held_bytes >= HELD_BYTES:
@@ -71,12 +60,12 @@ class StepLog:
 
 
 def steps_of(last_position: torch.Tensor) -> list[Step]:
-    """One ``Step`` per row.
+    """One ``Step`` per row; the same on a device as on the host.
 
     Args:
         last_position: raw logits (rows, vocabulary) in the model's own dtype.
     """
-    rows = last_position.detach().to("cpu").contiguous()
+    rows = last_position.detach().contiguous()
     integer, magnitude, infinity = _LAYOUTS[rows.dtype]
     raw = rows.view(integer)
     values = rows.to(torch.float32)  # exact for all three dtypes
@@ -94,8 +83,7 @@ def steps_of(last_position: torch.Tensor) -> list[Step]:
     for number, (digested, top) in enumerate(zip(_row_digests(rows), best, strict=True)):
         places = _in_order(*top)
         if places is None:
-            ids = _top_ids(values[number])
-            places = [(values[number, i].item(), i, int(raw[number, i].item())) for i in ids]
+            places = _places(values[number].cpu(), raw[number].cpu())
         bits = [b & (2 * magnitude + 1) for _, _, b in places]
         keys = [_ordered(b, magnitude, infinity) for b in bits[:2]]
         several = len(places) > 1
@@ -118,9 +106,11 @@ def step_of(row: torch.Tensor) -> Step:
 
 
 def _row_digests(rows: torch.Tensor) -> list[bytes]:
-    """The tensor digest of every row of a contiguous CPU matrix."""
-    name = str(rows.dtype).removeprefix("torch.")
-    return tensor_digests(name, rows.shape, rows.reshape(-1).view(torch.uint8).numpy().data)
+    """The tensor digest of every row of a contiguous matrix."""
+    if share_of(rows.device) is not None:
+        return digest_each(rows.unbind())
+    name, flat = str(rows.dtype).removeprefix("torch."), rows.cpu().reshape(-1)
+    return tensor_digests(name, rows.shape, flat.view(torch.uint8).numpy().data)
 
 
 def _in_order(
@@ -136,6 +126,11 @@ def _in_order(
     if any(value != value for value in values):
         return None
     return sorted(zip(values, ids, bits, strict=True), key=lambda p: (-p[0], p[1]))[:TOP]
+
+
+def _places(values: torch.Tensor, raw: torch.Tensor) -> list[tuple[float, int, int]]:
+    """(value, id, bits) of one row's largest, when what ``topk`` found does not decide it."""
+    return [(values[i].item(), i, int(raw[i].item())) for i in _top_ids(values)]
 
 
 def _top_ids(values: torch.Tensor) -> list[int]:

@@ -7,9 +7,7 @@ Knows no engine and no verdict; what a kernel repacks for itself its engine decl
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from torch import nn
 from fleet.contract.canonical import digest_json
 from fleet.errors import AttemptVoid
 from fleet.replay.checkpoint_tensors import weight_files
-from fleet.replay.engines.logits import digest
+from fleet.replay.tensor_digests import digest, digest_each
 
 COMPUTED: dict[str, str] = {
     "rotary_emb.inv_freq": "rotary frequencies, computed from the configuration",
@@ -55,14 +53,10 @@ def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def digests_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
-    """Name -> tensor digest; tensors side by side on as many threads as the process may use.
-
-    Tied names share one tensor, which is digested once.
-    """
+    """Name -> tensor digest. Tied names share one tensor, which is digested once."""
     places = {name: _place(tensor) for name, tensor in tensors.items()}
     distinct = {place: tensors[name] for name, place in places.items()}
-    with ThreadPoolExecutor(max_workers=min(16, len(os.sched_getaffinity(0)))) as pool:
-        found = dict(zip(distinct, pool.map(digest, distinct.values()), strict=True))
+    found = dict(zip(distinct, digest_each(list(distinct.values())), strict=True))
     return {name: found[place] for name, place in places.items()}
 
 

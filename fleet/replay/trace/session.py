@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import io
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 import torch
 
 from fleet.contract.canonical import sha256, to_text
-from fleet.errors import AttemptFailed, DeviceDigestsUnavailable
+from fleet.errors import AttemptFailed
 from fleet.evidence.landing import write_once
 from fleet.evidence.parts import PartWriter
 from fleet.evidence.trace import (
@@ -34,13 +33,11 @@ from fleet.evidence.trace import (
 )
 from fleet.replay.engines.protocol import Engine, Generation, Prepared
 from fleet.replay.task import ReplayTask, TraceOrder
+from fleet.replay.tensor_digests import share_of, where
 from fleet.replay.trace.digesting import TensorDigests
 from fleet.replay.trace.frozen import RandomState
 from fleet.replay.trace.repeat import Repeater
 from fleet.replay.trace.tracer import Tracer
-
-ON_DEVICE = "FLEET_DEVICE_DIGESTS"
-"""Set to 1, a trace hashes on the device. Off by default until it has been shown on one."""
 
 OWN_DIFFERENCE = "undecidable: without hooks the contract differs from itself"
 UNDECIDED = "traced logits differ from two equal untraced runs: the hooks, or a rare race"
@@ -151,15 +148,8 @@ def open_session(
 
 
 def _digests(device: torch.device) -> tuple[TensorDigests, str]:
-    """What hashes, and where it does: on the device only when asked to and when it can."""
-    if device.type != "cuda" or os.environ.get(ON_DEVICE) != "1":
-        return TensorDigests(), "host"
-    from fleet.replay.gpu.digests.device import DeviceDigests
-
-    try:
-        return TensorDigests(DeviceDigests(device)), "device"
-    except DeviceDigestsUnavailable as error:
-        return TensorDigests(), f"host: {error}"
+    """What hashes, and where it does."""
+    return TensorDigests(share_of(device)), where()
 
 
 def _logits(made: Sequence[Generation]) -> list[list[bytes]]:

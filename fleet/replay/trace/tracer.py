@@ -19,9 +19,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from fleet.contract.canonical import sha256
-from fleet.evidence.records import length_prefixed
-from fleet.evidence.trace import Call, ModuleRow, WeightRow
+from fleet.evidence.trace import Call, ModuleRow, WeightRow, root_of
 from fleet.replay.trace.digesting import Seen, TensorDigests, cache_digest, walk
 from fleet.replay.trace.late import Part, settled
 from fleet.replay.trace.modules import Owned, facts_text, has_forward, layers_below
@@ -319,13 +317,6 @@ def _caches(*seen: Seen) -> list[Any]:
 def in_root(given: Parts) -> bytes | None:
     """The in-root of what a call was given; everything must have been settled."""
     return root_of([settled(part) for part in given])
-
-
-def root_of(parts: Sequence[bytes | None]) -> bytes | None:
-    """One digest over parts, absent ones told apart from empty ones; None when all are absent."""
-    if not any(parts):
-        return None
-    return sha256(length_prefixed([b"" if part is None else b"+" + part for part in parts]))
 
 
 @functools.cache

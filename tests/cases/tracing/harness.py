@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 from fleet.evidence.trace import Call, Trace
 from fleet.judge.tracing.culprit import Culprit, Localisation
 from fleet.judge.tracing.localise import localise
-from fleet.replay.engines.logits import digest
 from fleet.replay.task import Target
+from fleet.replay.tensor_digests import digest
 from fleet.replay.trace.repeat import Repeater
 from fleet.replay.trace.tracer import Tracer
 
