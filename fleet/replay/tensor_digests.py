@@ -9,8 +9,7 @@ nothing that is compared depends on which it was. Knows no module and no verdict
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -41,7 +40,7 @@ class Shared:
     may be lost, so from then on they are refused to everybody.
 
     Args:
-        kernels: the device's; used through this alone.
+        kernels: the device's; used inside ``with`` alone, which sees them fail.
         words: what :func:`where` says.
     """
 
@@ -49,20 +48,19 @@ class Shared:
         self.kernels, self.words = kernels, words
         self._owed: list[tuple[Share, int]] = []
 
-    @contextmanager
-    def used(self) -> Iterator[Kernels]:
+    def __enter__(self) -> Kernels:
         """The kernels.
 
         Raises:
-            DeviceDigestsUnavailable: they failed, now or before.
+            DeviceDigestsUnavailable: they failed before.
         """
         if self.kernels is None:
             raise DeviceDigestsUnavailable(self.words)
-        try:
-            yield self.kernels
-        except DeviceDigestsUnavailable as error:
+        return self.kernels
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if isinstance(error, DeviceDigestsUnavailable):
             self.kernels, self.words = None, f"host: {error}"
-            raise
 
     def owe(self, share: Share, count: int) -> None:
         """The next digests are this share's."""
@@ -71,7 +69,7 @@ class Shared:
     def deliver(self) -> None:
         """Wait, and give everybody what is theirs."""
         owed, self._owed = self._owed, []
-        with self.used() as kernels:
+        with self as kernels:
             found = kernels.collect()
             if len(found) != sum(count for _, count in owed):
                 raise DeviceDigestsUnavailable("the device owes another number of digests")
@@ -98,7 +96,7 @@ class Share:
             ValueError: the device cannot digest one of them; none of them is.
             DeviceDigestsUnavailable: the device failed.
         """
-        with self._shared.used() as kernels:
+        with self._shared as kernels:
             kernels.enqueue(tensors)
         self._shared.owe(self, len(tensors))
         begin, self._num_asked = self._num_asked, self._num_asked + len(tensors)
@@ -116,7 +114,7 @@ class Share:
 
     def digest(self, tensor: torch.Tensor) -> bytes:
         """One tensor, and wait for it. What was enqueued before stays to be collected."""
-        with self._shared.used() as kernels:
+        with self._shared as kernels:
             return kernels.digest(tensor)
 
 

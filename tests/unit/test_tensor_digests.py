@@ -103,10 +103,10 @@ def test_a_device_that_fails_is_never_asked_again(fake: FakeDriver) -> None:
     pending = share()
     tensors = numbered(3)
     pending.enqueue(tensors)
-    fake.refuses = True
+    fake.refuses = {"launch"}
     assert digest_each(tensors) == [digest(tensor) for tensor in tensors]
     assert where() == "host: cuLaunchKernel: CUDA error 719"
-    fake.refuses = False
+    fake.refuses = set()
     assert share_of(CPU) is None
     for use in (
         pending.collect,
