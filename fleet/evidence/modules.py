@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,10 +90,8 @@ def read_modules(folder: Path, files: Iterable[str], hooks: str) -> Modules:
     """
     coverage = Coverage(hooks=hooks)
     hashers: dict[Batch, Any] = {}
-    for name in calls_files(files):
-        path = folder / name
-        for columns in _groups(path, (CALLS, CALLS_1), (*_COLUMNS, *IN_PARTS, "in_sha256")):
-            _add(columns, in_roots(path, columns), hashers, coverage)
+    for _ in _read_calls(folder, files, hashers, coverage):
+        pass
     for columns in _groups(folder / MODULES_FILE, (MODULES,), ("path", "expected", "fired")):
         coverage.silent += [
             path
@@ -101,6 +99,33 @@ def read_modules(folder: Path, files: Iterable[str], hooks: str) -> Modules:
             if expected and not fired
         ]
     return Modules({batch: h.digest() for batch, h in hashers.items()}, coverage)
+
+
+def in_turn(folder: Path, files: Iterable[str]) -> Iterator[tuple[Batch, bytes]]:
+    """Batches and their digests in the order they ran, each once the next has begun: whoever stops
+    at one reads no further.
+
+    Raises:
+        EvidenceError: as :func:`read_modules`.
+    """
+    hashers: dict[Batch, Any] = {}
+    for _ in _read_calls(folder, files, hashers, Coverage()):
+        while len(hashers) > 1:
+            batch = next(iter(hashers))
+            yield batch, hashers.pop(batch).digest()
+    for batch, hasher in hashers.items():
+        yield batch, hasher.digest()
+
+
+def _read_calls(
+    folder: Path, files: Iterable[str], hashers: dict[Batch, Any], coverage: Coverage
+) -> Iterator[None]:
+    """Add all calls, and stop for a moment after some of them."""
+    for name in calls_files(files):
+        path = folder / name
+        for columns in _groups(path, (CALLS, CALLS_1), (*_COLUMNS, *IN_PARTS, "in_sha256")):
+            _add(columns, in_roots(path, columns), hashers, coverage)
+            yield
 
 
 def _groups(

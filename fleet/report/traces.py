@@ -5,14 +5,15 @@ Derived at every call from landed evidence; holds no rule of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from fleet.errors import EvidenceError
 from fleet.evidence.landing import Landing
 from fleet.evidence.manifest import Manifest
-from fleet.evidence.modules import Batch, read_modules
+from fleet.evidence.modules import Batch, in_turn
 from fleet.evidence.states import ran_to_its_end
 from fleet.evidence.summary import AttemptSummary
 from fleet.evidence.trace import Trace, read_trace
@@ -93,7 +94,7 @@ def trace_document(contract: str, about: Traced, head: dict[str, Any]) -> dict[s
 
 def own_trace(landing: Landing, summaries: Sequence[AttemptSummary]) -> Localisation | None:
     """Where certification replays that were traced throughout part, by their own evidence: the
-    first batch whose calls differ is read, and no other.
+    first batch whose calls differ is read, no other whole, and none behind it.
 
     Args:
         landing: where the traces are.
@@ -118,14 +119,19 @@ def _modules(summary: AttemptSummary) -> str:
     return summary.roots["modules"]
 
 
-def _batches(landing: Landing, attempt: str) -> Mapping[Batch, bytes]:
+def _batches(landing: Landing, attempt: str) -> Iterator[tuple[Batch, bytes]]:
     manifest = Manifest.from_bytes(landing.manifest(attempt).read_bytes())
-    return read_modules(landing.attempt(attempt), manifest.trace["files"], "").digests
+    return in_turn(landing.attempt(attempt), manifest.trace["files"])
 
 
-def _first_batch(one: Mapping[Batch, bytes], other: Mapping[Batch, bytes]) -> Batch | None:
-    """In the order they ran; None when the difference is in no call."""
-    return next((batch for batch in one if one[batch] != other.get(batch)), None)
+def _first_batch(
+    one: Iterable[tuple[Batch, bytes]], other: Iterable[tuple[Batch, bytes]]
+) -> Batch | None:
+    """In the order they ran, and read up to there; None when the difference is in no call."""
+    pairs = zip_longest(one, other)
+    mine, theirs = next(((a, b) for a, b in pairs if a != b), (None, None))
+    found = mine or theirs
+    return found[0] if found else None
 
 
 def result_of(about: Traced) -> str:

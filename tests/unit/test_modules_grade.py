@@ -12,7 +12,8 @@ import pytest
 
 from fleet.contract.model import Require
 from fleet.errors import EvidenceError
-from fleet.evidence.modules import Coverage, read_modules
+from fleet.evidence import modules
+from fleet.evidence.modules import Coverage, in_turn, read_modules
 from fleet.evidence.trace import (
     CALLS_1,
     MODULES,
@@ -85,6 +86,21 @@ def test_every_batch_has_its_own_digest_in_the_order_they_ran(tmp_path: Path) ->
     assert list(found.digests) == [("a", 1), ("a", 0)]
     assert found.digests["a", 0] == digest_of(tmp_path, step_of(layer()))
     assert found.coverage.calls == len(calls)
+
+
+def test_batches_come_in_turn_and_what_lies_behind_the_last_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modules, "BATCH_ROWS", 3)
+    calls = [c for batch in (1, 0, 2) for c in step_of(layer(), batch=batch)]
+    folder = landed(tmp_path, calls)
+    whole = read_modules(folder, FILES, UNCHANGED).digests
+    assert list(in_turn(folder, FILES)) == list(whole.items())
+    (folder / "trace-00001.parquet").write_bytes(b"not reached")
+    found = in_turn(folder, [*FILES, "trace-00001.parquet"])
+    assert [next(found), next(found)] == list(whole.items())[:2]
+    with pytest.raises(EvidenceError, match="trace-00001"):
+        next(found)
 
 
 GAPS: dict[str, dict[str, Any]] = {

@@ -18,6 +18,8 @@ CALLS = {("a", 0): b"same", ("a", 1): b"x"}
     [
         ({("a", 0): b"same", ("a", 1): b"y"}, ("a", 1)),
         ({("a", 1): b"x"}, ("a", 0)),
+        ({("a", 0): b"same"}, ("a", 1)),
+        (CALLS | {("a", 2): b"z"}, ("a", 2)),
         (CALLS, None),
     ],
 )
@@ -32,7 +34,7 @@ def test_the_first_batch_that_differs_is_read_and_no_other(
         return trace(layer()) if attempt == "one" else trace(layer(inner="i>w", second="w>k"))
 
     digests = {"one": CALLS, "two": other}
-    monkeypatch.setattr(traces, "_batches", lambda landing, attempt: digests[attempt])
+    monkeypatch.setattr(traces, "_batches", lambda landing, attempt: digests[attempt].items())
     monkeypatch.setattr(traces, "read_trace", read_trace)
     summaries: Any = [
         SimpleNamespace(attempt=name, trace={"calls": 2}, roots={"modules": name})

@@ -5,6 +5,7 @@ The device is the one of ``test_device_digest_jobs``: the real queue over the ho
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,11 @@ from fleet.errors import DeviceDigestsUnavailable
 from fleet.evidence.digests import tensor_digest
 from fleet.replay import tensor_digests
 from fleet.replay.engines import weights
+from fleet.replay.engines.logits import steps_of
 from fleet.replay.gpu.digests import device
+from fleet.replay.gpu.digests.device import DeviceDigests
 from fleet.replay.tensor_digests import Share, Shared, digest, digest_each, share_of, where
+from tests.unit.host_kernels import COMPILER, HostDriver, compiled
 from tests.unit.test_device_digest_jobs import CPU, FakeDriver, numbered, opened
 
 pytestmark = pytest.mark.torch
@@ -165,6 +169,19 @@ def test_weights_are_digested_where_they_lie_and_tied_ones_once(fake: FakeDriver
     assert weights.digests_of(tensors) == {name: digest(t) for name, t in tensors.items()}
     assert [len(jobs) for _, jobs in fake.launches] == [3]
     assert len(fake.waited) == 1
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here")
+def test_weights_and_logits_have_the_hosts_digests_by_the_kernels_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = weights.tensors_of(nn.Sequential(nn.Linear(300, 70), nn.Embedding(9, 5).bfloat16()))
+    rows = torch.randn(5, 1000, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    wanted = weights.digests_of(tensors), steps_of(rows)
+    kernels = DeviceDigests(CPU, HostDriver(compiled(tmp_path)))
+    monkeypatch.setattr(tensor_digests, "_OPENED", {CPU: Shared(kernels, "device")})
+    assert (weights.digests_of(tensors), steps_of(rows)) == wanted
+    assert where() == "device"
 
 
 def test_the_host_reads_values_in_their_order_whatever_the_strides() -> None:
