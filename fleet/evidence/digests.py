@@ -1,9 +1,9 @@
 """Digests of token sequences and tensors, format 1.
 
-A tensor digest is SHA-256(header || root) over a Merkle tree of 2048-byte leaves: hashlib releases
-the GIL from 2048 bytes up, and a device can give each leaf one thread, so threads on the host and a
-kernel on a device compute the same value. Exact by construction: no tolerance, no XOR, no norm
-(torch.hash_tensor's XOR misses swapped columns; norms are blind to signs).
+A tensor digest is SHA-256(header || root) over a Merkle tree of 2048-byte leaves: a device can give
+each leaf one thread, and the host computes the same value with one thread in all, for hashlib hands
+the interpreter over at every leaf and several are slower. Exact by construction: no tolerance, no
+XOR, no norm (torch.hash_tensor's XOR misses swapped columns; norms are blind to signs).
 
 Knows no torch: callers hand over ``(dtype, shape, contiguous little-endian buffer)``.
 """
@@ -14,7 +14,6 @@ import hashlib
 import struct
 import sys
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 Buffer = bytes | bytearray | memoryview
 Ids = Sequence[int] | bytes
@@ -39,32 +38,16 @@ def ids_bytes(ids: Ids) -> bytes:
     return ids if isinstance(ids, bytes) else struct.pack(f"<{len(ids)}q", *ids)
 
 
-def merkle_root(buffer: Buffer, pool: ThreadPoolExecutor | None = None) -> bytes:
-    """Root over 2048-byte leaves; an odd last node moves up unchanged; empty = SHA-256(b"").
-
-    Args:
-        buffer: contiguous bytes.
-        pool: threads that share the leaves; the value is the same with and without.
-    """
+def merkle_root(buffer: Buffer) -> bytes:
+    """Root over 2048-byte leaves; an odd last node moves up unchanged; empty = SHA-256(b"")."""
     view = memoryview(buffer).cast("B")
     if len(view) == 0:
         return _sha256(b"").digest()
-    nodes = _leaves(view) if pool is None else _leaves_threaded(view, pool)
+    nodes = [_sha256(view[i : i + LEAF_BYTES]).digest() for i in range(0, len(view), LEAF_BYTES)]
     while len(nodes) > 1:
         paired = [_sha256(nodes[i] + nodes[i + 1]).digest() for i in range(0, len(nodes) - 1, 2)]
         nodes = paired + nodes[len(nodes) - len(nodes) % 2 :]
     return nodes[0]
-
-
-def _leaves(view: memoryview) -> list[bytes]:
-    return [_sha256(view[i : i + LEAF_BYTES]).digest() for i in range(0, len(view), LEAF_BYTES)]
-
-
-def _leaves_threaded(view: memoryview, pool: ThreadPoolExecutor) -> list[bytes]:
-    """Split on leaf borders, 4 MiB a task, and join in order."""
-    task_bytes = LEAF_BYTES * 2048
-    spans = [view[i : i + task_bytes] for i in range(0, len(view), task_bytes)]
-    return [leaf for leaves in pool.map(_leaves, spans) for leaf in leaves]
 
 
 def tensor_header(dtype: str, shape: Iterable[int], num_bytes: int) -> bytes:
@@ -89,23 +72,20 @@ def tensor_digests(dtype: str, shape: Sequence[int], buffer: Buffer) -> list[byt
     return [_sha256(header + root).digest() for root in roots]
 
 
-def tensor_digest(
-    dtype: str, shape: Iterable[int], buffer: Buffer, pool: ThreadPoolExecutor | None = None
-) -> bytes:
+def tensor_digest(dtype: str, shape: Iterable[int], buffer: Buffer) -> bytes:
     """Digest of one tensor; 32 bytes.
 
     Args:
         dtype: torch's name without ``torch.``.
         shape: the tensor's sizes; ``()`` for a scalar.
         buffer: its elements in row-major order, little-endian, contiguous.
-        pool: threads that share the leaves.
 
     Raises:
         RuntimeError: on a big-endian host, where the buffer would not be little-endian.
     """
     _require_little_endian()
     num_bytes = memoryview(buffer).nbytes
-    root = merkle_root(buffer, pool)
+    root = merkle_root(buffer)
     return _sha256(tensor_header(dtype, shape, num_bytes) + root).digest()
 
 

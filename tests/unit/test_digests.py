@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -117,14 +116,6 @@ def test_a_tensor_digest_is_the_golden_one(name: str) -> None:
 def test_a_token_sequence_digest_is_the_golden_one(name: str) -> None:
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))["token_sequences"][name]
     assert token_sequence_digest(*SEQUENCES[name]).hex() == golden
-
-
-@pytest.mark.parametrize("name", ["empty", "leaves_5", "over_4_mib"])
-def test_threads_do_not_change_a_digest(name: str) -> None:
-    dtype, shape, size = CASES[name]
-    data = content(name, size)
-    with ThreadPoolExecutor(3) as pool:
-        assert tensor_digest(dtype, shape, data, pool) == tensor_digest(dtype, shape, data)
 
 
 @pytest.mark.parametrize("num_leaves", range(1, 36))
