@@ -229,8 +229,8 @@ def check_fifty_repeats(digests: DeviceDigests) -> None:
     assert digests.collect() == [host_digest(tensor) for tensor in tensors] * 100
 
 
-def check_multiply_adds(digests: DeviceDigests) -> None:
-    other = DeviceDigests(device(), CudaDriver(device(), ("FLEET_MULTIPLY_ADDS",)))
+def check_mixed_adds(digests: DeviceDigests) -> None:
+    other = DeviceDigests(device(), CudaDriver(device(), ("FLEET_MIXED_ADDS",)))
     for size in (7168, 1 << 20, (70 << 20) + 3):
         tensor = pattern(size, device())
         assert other.digest(tensor) == digests.digest(tensor) == host_digest(tensor)

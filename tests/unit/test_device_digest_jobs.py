@@ -147,7 +147,7 @@ def test_nvrtc_compiles_the_kernels() -> None:
         nvrtc.nvrtcVersion()
     except RuntimeError:
         pytest.skip("no NVRTC here")
-    for defines in ((), ("FLEET_MULTIPLY_ADDS",)):
+    for defines in ((), ("FLEET_MIXED_ADDS",)):
         image = driver.cubin("sm_90", defines)
         assert all(name.encode() in image for name in driver.KERNELS)
     with pytest.raises(DeviceDigestsUnavailable, match=r"NVRTC for sm_90: .*sha256\.cu"):

@@ -165,8 +165,8 @@ def test_the_order_of_blocks_and_threads_does_not_matter(library: ctypes.CDLL) -
     assert found == {host_digest(tensor)}
 
 
-def test_multiply_adds_give_the_same_digests(tmp_path: Path) -> None:
-    library = compiled(tmp_path, None, "-DFLEET_MULTIPLY_ADDS")
+def test_mixed_adds_give_the_same_digests(tmp_path: Path) -> None:
+    library = compiled(tmp_path, None, "-DFLEET_MIXED_ADDS")
     for sm_count in (0, 10_000):
         digests = on_host(HostDriver(library), sm_count)
         digests.enqueue([golden_tensor(name) for name in CASES])
@@ -226,11 +226,13 @@ def test_no_access_is_at_an_address_that_a_device_refuses(
 FAULTS = {
     "a round constant": {"0x428a2f98": "0x428a2f99"},
     "the last round constant": {"0xc67178f2": "0xc67178f3"},
+    "a sum without its subtrahend": {"0 - one": "one"},
     "a rotation": {"rotr(e, 25)": "rotr(e, 24)"},
     "the padding of a pair": {"padding_after(2 * 32)": "padding_after(32)"},
     "bytes of an unaligned word": {"0x1111 * off": "0x1110 * off"},
     "the end of a message": {"? 0x80u": "? 0x81u"},
-    "an odd last node": {"nodes[pairs] = nodes[num_nodes - 1]": "nodes[pairs] = nodes[0]"},
+    "an odd last node": {"above[pairs] = nodes[num_nodes - 1]": "above[pairs] = nodes[0]"},
+    "where an odd last node goes": {"above[pairs] = nodes[num": "nodes[pairs] = nodes[num"},
     "a barrier between reading and writing": {
         "            __syncthreads();\n            if (i < pairs) p": "            if (i < pairs) p"
     },

@@ -51,7 +51,7 @@ class CudaDriver:
 
     Args:
         device: a CUDA device, the current one whenever this is used.
-        defines: names for the compiler to define; ``FLEET_MULTIPLY_ADDS`` is one.
+        defines: names for the compiler to define; ``FLEET_MIXED_ADDS`` is one.
 
     Raises:
         DeviceDigestsUnavailable: no NVRTC, a compile error, or a driver that refuses.

@@ -108,13 +108,27 @@ __constant__ Rounds K = ROUND_CONSTANTS;
 __constant__ Rounds LEAF_PADDING = padding_after(LEAF_BYTES);
 __constant__ Rounds PAIR_PADDING = padding_after(2 * 32);
 
-// FLEET_MULTIPLY_ADDS: additions as multiply-adds by a 1 that the compiler cannot see, which run
-// beside the shifts and logic on another pipe of the multiprocessor. The values are the same.
-#ifdef FLEET_MULTIPLY_ADDS
-#define PLUS(x, y) ((x) * one + (y))
+// x * factor + y in one instruction, which with a factor of `one` is a sum and with one of -1 a
+// difference: other units of a multiprocessor do it than shift and combine bits, and those are what
+// there are too few of. In assembler, or the compiler takes products apart and sums together.
+__device__ __forceinline__ u32 plus(u32 x, u32 y, u32 factor) {
+#ifdef __CUDA_ARCH__
+    u32 sum;
+    asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(factor), "r"(y));
+    return sum;
 #else
-#define PLUS(x, y) ((x) + (y))
+    return x * factor + y;
 #endif
+}
+
+// The sum of three that a round waits for. FLEET_MIXED_ADDS: one addition that takes three.
+__device__ __forceinline__ u32 plus(u32 x, u32 y, u32 z, u32 one) {
+#ifdef FLEET_MIXED_ADDS
+    return x + y + z;
+#else
+    return plus(x, plus(y, z, one), one);
+#endif
+}
 
 __device__ __forceinline__ u32 swapped(u32 x) { return __byte_perm(x, 0, 0x0123); }
 
@@ -124,15 +138,18 @@ __device__ __forceinline__ void begin(u32 (&s)[8]) {
 }
 
 // Round r on the state s, whose roles move by one place a round; kw: constant plus message word.
+// Between a new e, or a, and the next stand rotations, one exclusive or and one addition: all other
+// sums are of what is known before.
 __device__ __forceinline__ void step(u32 (&s)[8], u32 r, u32 kw, u32 one) {
     const u32 a = s[(0 - r) & 7], b = s[(1 - r) & 7], c = s[(2 - r) & 7];
     const u32 e = s[(4 - r) & 7], f = s[(5 - r) & 7], g = s[(6 - r) & 7];
+    u32 &d = s[(3 - r) & 7], &h = s[(7 - r) & 7];
     const u32 sum_e = rotr(e, 6) ^ rotr(e, 11) ^ rotr(e, 25);
     const u32 sum_a = rotr(a, 2) ^ rotr(a, 13) ^ rotr(a, 22);
     const u32 choice = (e & f) ^ (~e & g), majority = (a & b) ^ (a & c) ^ (b & c);
-    const u32 t = PLUS(sum_e, PLUS(choice, PLUS(s[(7 - r) & 7], kw)));
-    s[(3 - r) & 7] = PLUS(t, s[(3 - r) & 7]);
-    s[(7 - r) & 7] = PLUS(sum_a, PLUS(majority, t));
+    const u32 without_d = plus(d, majority, 0 - one);
+    d = plus(sum_e, choice, plus(d, plus(h, kw, one), one), one);
+    h = plus(sum_a, d, without_d, one);
 }
 
 // Message word i + 16 in the place of word i, both modulo 16.
@@ -140,7 +157,7 @@ __device__ __forceinline__ void extend(u32 (&w)[16], u32 i, u32 one) {
     const u32 far = w[(i + 1) & 15], near = w[(i + 14) & 15];
     const u32 low = rotr(far, 7) ^ rotr(far, 18) ^ (far >> 3);
     const u32 high = rotr(near, 17) ^ rotr(near, 19) ^ (near >> 10);
-    w[i & 15] = PLUS(high, PLUS(w[(i + 9) & 15], PLUS(low, w[i & 15])));
+    w[i & 15] = plus(high, w[(i + 9) & 15], plus(low, w[i & 15], one), one);
 }
 
 __device__ __forceinline__ void add(u32 (&s)[8], const u32 (&other)[8]) {
@@ -160,7 +177,7 @@ __device__ __forceinline__ void compress_unrolled(u32 (&s)[8], u32 (&w)[16], u32
 #pragma unroll
     for (u32 r = 0; r < 64; r++) {
         if (r >= 16) extend(w, r, one);
-        step(s, r, PLUS(w[r & 15], K.word[r]), one);
+        step(s, r, plus(w[r & 15], K.word[r], one), one);
     }
     add(s, before);
 }
@@ -173,12 +190,12 @@ __device__ __forceinline__ void compress_rolled(u32 (&s)[8], u32 (&w)[16], u32 o
     for (u32 base = 0; base < 48; base += 16) {
 #pragma unroll
         for (u32 r = 0; r < 16; r++) {
-            step(s, r, PLUS(w[r], K.word[base + r]), one);
+            step(s, r, plus(w[r], K.word[base + r], one), one);
             extend(w, r, one);
         }
     }
 #pragma unroll
-    for (u32 r = 0; r < 16; r++) step(s, r, PLUS(w[r], K.word[48 + r]), one);
+    for (u32 r = 0; r < 16; r++) step(s, r, plus(w[r], K.word[48 + r], one), one);
     add(s, before);
 }
 
@@ -326,25 +343,34 @@ __device__ __forceinline__ void hash_pair(u32 (&s)[8], const Node* pair, u32 one
     compress_spread(s, PAIR_PADDING.word, one);
 }
 
-// Levels of the tree, in place, by the whole block: nodes[0] is what they end in. A level's pairs
-// are read before a barrier and written after it, so no thread reads what another has replaced.
-__device__ __forceinline__ void climb(Node* nodes, u32 num_nodes, u32 one) {
+// Shared memory of a block for the nodes of one level.
+struct Room {
+    Node* nodes;
+    u32 num_nodes;
+};
+
+// Levels of the tree by the whole block, up to the one node that they end in. A level is written to
+// the room if it fits, or over the one below: its pairs are read before a barrier and written after
+// it, so no thread reads what another has replaced.
+__device__ __forceinline__ const Node* climb(Node* nodes, u32 num_nodes, Room room, u32 one) {
 #pragma unroll 1
     while (num_nodes > 1) {
-        const u32 pairs = num_nodes / 2;
+        const u32 pairs = num_nodes / 2, odd = num_nodes % 2;
+        Node* const above = pairs + odd <= room.num_nodes ? room.nodes : nodes;
 #pragma unroll 1
         for (u32 base = 0; base < pairs; base += blockDim.x) {
             const u32 i = base + threadIdx.x;
             u32 s[8];
             if (i < pairs) hash_pair(s, nodes + 2 * i, one);
             __syncthreads();
-            if (i < pairs) put(nodes[i], s);
+            if (i < pairs) put(above[i], s);
         }
+        if (odd && threadIdx.x == 0) above[pairs] = nodes[num_nodes - 1];
         __syncthreads();
-        if (num_nodes % 2 && threadIdx.x == 0) nodes[pairs] = nodes[num_nodes - 1];
-        __syncthreads();
-        num_nodes = pairs + num_nodes % 2;
+        nodes = above;
+        num_nodes = pairs + odd;
     }
+    return nodes;
 }
 
 // A byte of header || root || 0x80 || zeros.
@@ -382,17 +408,19 @@ __device__ __forceinline__ void seal(const Launch& launch, const Job& job, const
 
 // From the nodes of this block to the digest, if this is the tensor's last block to come here.
 // The fences around the counter make what other blocks published visible to all threads of it.
-__device__ __forceinline__ void finish(const Launch& launch, u32 index, Node* level, u32 count) {
+__device__ __forceinline__ void finish(const Launch& launch, u32 index, Node* level, u32 count,
+                                       Room room) {
     __shared__ u32 is_last;
     const Job& job = launch.jobs[index];
     u32* arrived = (u32*)launch.arrived + index;
+    const Node* top;
     bool over_blocks = false;
 #pragma unroll 1
     while (true) {
-        climb(level, count, launch.one);
+        top = climb(level, count, room, launch.one);
         if (over_blocks || job.num_blocks == 1) break;
         if (threadIdx.x == 0) {
-            ((Node*)launch.nodes)[blockIdx.x] = level[0];
+            ((Node*)launch.nodes)[blockIdx.x] = *top;
             __threadfence();
             is_last = atomicAdd(arrived, 1u) == job.num_blocks - 1;
         }
@@ -404,7 +432,7 @@ __device__ __forceinline__ void finish(const Launch& launch, u32 index, Node* le
         count = job.num_blocks;
         over_blocks = true;
     }
-    seal(launch, job, level[0]);
+    seal(launch, job, *top);
 }
 
 // What this block works for, of `count`: the last whose first block is not after it.
@@ -454,7 +482,7 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS)
         put(nodes[threadIdx.x], s);
     }
     __syncthreads();
-    finish(launch, index, nodes, count);
+    finish(launch, index, nodes, count, Room{nodes, WIDE_THREADS});
 }
 
 // Few leaves: one warp each, which is sooner done where threads would idle. Every lane prepares the
@@ -490,7 +518,7 @@ extern "C" __global__ void __launch_bounds__(NARROW_THREADS)
     for (u32 b = 0; b < blocks; b++) compress_spread(s, inputs[warp][b], launch.one);
     if (lane == 0 && warp < count) put(nodes[warp], s);
     __syncthreads();
-    finish(launch, index, nodes, count);
+    finish(launch, index, nodes, count, Room{(Node*)inputs, sizeof(inputs) / sizeof(Node)});
 }
 
 // Up to 16 bytes at any address, zeros after them; no byte beside them is read.
