@@ -17,7 +17,7 @@ import torch
 
 from fleet.errors import DeviceDigestsUnavailable
 from fleet.evidence.digests import tensor_header
-from fleet.replay.gpu.digests import device, driver
+from fleet.replay.gpu.digests import device, driver, lanes
 from fleet.replay.gpu.digests.device import DeviceDigests
 from fleet.replay.gpu.digests.fixed import host_digest
 from fleet.replay.gpu.digests.jobs import Copies, Grid, Scratch, Table, content, grid
@@ -74,7 +74,7 @@ def test_streams_share_no_memory_and_all_are_waited_for() -> None:
 
 
 def test_scratch_grows_and_keeps_its_counters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "STAGED_NODES", 32 * 32)
+    monkeypatch.setattr(lanes, "STAGED_NODES", 32 * 32)
     fake = FakeDriver(sm_count=1)
     digests = opened(fake)
     small, large = numbered(1)[0], torch.zeros(9 << 20, dtype=torch.uint8)

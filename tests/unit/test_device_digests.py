@@ -234,8 +234,13 @@ FAULTS = {
     "an odd last node": {"above[pairs] = nodes[num_nodes - 1]": "above[pairs] = nodes[0]"},
     "where an odd last node goes": {"above[pairs] = nodes[num": "nodes[pairs] = nodes[num"},
     "a barrier between reading and writing": {
-        "            __syncthreads();\n            if (i < pairs) p": "            if (i < pairs) p"
+        "        __syncthreads();\n        if (i < pairs) p": "        if (i < pairs) p"
     },
+    "a barrier between two threads of a message": {
+        "        __syncthreads();\n    }\n    add(s, before);": "    }\n    add(s, before);"
+    },
+    "rounds that come too early": {"kw + base - 16);": "kw + base % 64);"},
+    "the row of a pair": {"rows[i < pairs ? i : 0].kw": "rows[i < pairs ? i / 2 : 0].kw"},
     "counters that stay": {"if (threadIdx.x == 0) *arrived = 0;": ""},
     "padding that only a whole leaf has": {"== LEAF_BYTES": "> LEAF_BYTES - 8"},
     "a tensor's own slot": {"[job.slot]": "[job.slot ^ 1]"},

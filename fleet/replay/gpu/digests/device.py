@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -20,25 +19,15 @@ from fleet.errors import DeviceDigestsUnavailable
 from fleet.evidence.digests import tensor_header
 from fleet.replay.gpu.digests.driver import CudaDriver, Driver
 from fleet.replay.gpu.digests.fixed import fixed_tensors, host_digest
-from fleet.replay.gpu.digests.jobs import (
-    ALIGNMENT,
-    DIGEST_BYTES,
-    MAX_JOBS,
-    Content,
-    Scratch,
-    content,
-    grid,
-)
-from fleet.replay.gpu.digests.staging import ARENA_BYTES, STAGED_BYTES, Staging
+from fleet.replay.gpu.digests.jobs import DIGEST_BYTES, Content, content, grid
+from fleet.replay.gpu.digests.lanes import Lanes
+from fleet.replay.gpu.digests.staging import STAGED_BYTES, Staging
 
 RING_SLOTS = 16384
 """Digests that wait on the device, 512 KiB; one more and those before it are fetched."""
 
 _NOTHING = bytes(DIGEST_BYTES)
 """What a slot holds before a digest: an old one left in it would be taken for the new."""
-
-STAGED_NODES = 2048 * DIGEST_BYTES
-"""More than a launch over a full arena takes, or a narrow one on any device."""
 
 _NOT_BYTES = re.compile(r"u?int[1-7]|bits\w+|qu?int\w+")
 """Packed integers, bits and quantised types."""
@@ -47,17 +36,6 @@ _CARRIERS = {
     1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128,
 }  # fmt: skip
 """A type of each size that every copy kernel knows; copies of it move bits."""
-
-
-class _Lane(NamedTuple):
-    """One stream, and what launches on it work in; every stream has its own, and runs them one
-    after the other."""
-
-    stream: int
-    arena: torch.Tensor
-    begin: int
-    nodes: torch.Tensor
-    arrived: torch.Tensor
 
 
 class DeviceDigests:
@@ -89,8 +67,7 @@ class DeviceDigests:
         self._launched = 0
         self._used: set[int] = set()
         self._collected: list[bytes] = []
-        self._lanes: dict[int, _Lane] = {}
-        self._lane = self._open(self._driver.stream())
+        self._lanes = Lanes(self._ring, self._driver)
         self._prove()
         self._staged_bytes = staged_bytes
 
@@ -119,10 +96,11 @@ class DeviceDigests:
         gave out on a stream goes to work that is enqueued later on that stream, and so runs later
         (torch, "CUDA semantics", "Memory management"); a stream runs in order."""
         stream = self._driver.stream()
-        if stream != self._lane.stream:
-            self._turn(stream)
+        if stream != self._lanes.here.stream:
+            self._launch()
+            self._lanes.turn(stream)
         staging, limit, in_place = self._staging, self._staged_bytes, False
-        staging.open(self._lane.begin)
+        staging.open(self._lanes.here.begin)
         held = []
         for tensor in tensors:
             known = _content(tensor.dtype, tensor.shape)
@@ -182,7 +160,7 @@ class DeviceDigests:
         copies = self._staging.copies
         if copies.count:
             copies.finish()
-            self._driver.gather(copies, self._lane.stream)
+            self._driver.gather(copies, self._lanes.here.stream)
         self._staging.keep()
 
     def _launch(self) -> None:
@@ -191,42 +169,13 @@ class DeviceDigests:
         leaves = self._staging.take()
         if not leaves:
             return
+        table, stream = self._staging.table, self._lanes.here.stream
         first_slot = self._launched
         self._launched += len(leaves)
-        self._used.add(self._lane.stream)
+        self._used.add(stream)
         cut = grid(leaves, self._sm_count)
-        self._staging.table.finish(cut, first_slot, self._scratch(cut.num_blocks))
-        self._driver.launch(cut, self._staging.table, self._lane.stream)
-
-    def _turn(self, stream: int) -> None:
-        """Work on another stream from here on."""
-        self._launch()
-        self._lane = self._lanes.get(stream) or self._open(stream)
-
-    def _open(self, stream: int) -> _Lane:
-        """Memory for the current stream, from torch, which orders its use by that stream."""
-        self._driver.outlives(self._ring)
-        arena = self._empty(ARENA_BYTES + ALIGNMENT)
-        begin = -(-arena.data_ptr() // ALIGNMENT) * ALIGNMENT
-        arrived = self._empty(4 * MAX_JOBS).zero_()
-        return self._opened(_Lane(stream, arena, begin, self._empty(STAGED_NODES), arrived))
-
-    def _scratch(self, num_blocks: int) -> Scratch:
-        """Counters are zero, for each launch leaves them so. More nodes than there are takes only
-        a tensor that is read in place, whose launch stands on the current stream; the old are given
-        back as copies are."""
-        lane = self._lane
-        if lane.nodes.numel() < num_blocks * DIGEST_BYTES:
-            nodes = self._empty(2 * num_blocks * DIGEST_BYTES)
-            lane = self._opened(lane._replace(nodes=nodes))
-        return Scratch(lane.nodes.data_ptr(), lane.arrived.data_ptr(), self._ring.data_ptr())
-
-    def _opened(self, lane: _Lane) -> _Lane:
-        self._lane = self._lanes[lane.stream] = lane
-        return lane
-
-    def _empty(self, num_bytes: int) -> torch.Tensor:
-        return torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        table.finish(cut, first_slot, self._lanes.scratch(cut.num_blocks))
+        self._driver.launch(cut, table, stream)
 
     def _drain(self) -> None:
         """Everything to its end; a digest that is missing keeps its place."""

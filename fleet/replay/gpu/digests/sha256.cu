@@ -4,8 +4,8 @@
 // One launch does all of it for up to 64 tensors. A block hashes some leaves of one tensor, climbs
 // to one node over them, and publishes it; the block of a tensor that arrives last climbs over what
 // all of them published and writes the digest. Leaves of a block begin at a multiple of a power of
-// two, so a block's node is a node of the tree, whatever the number of blocks. Another kernel copies
-// tensors to where such a launch will find them later.
+// two, so a block's node is a node of the tree, whatever the number of blocks. Another kernel
+// copies tensors to where such a launch will find them later.
 //
 // Integers only, each result a function of the bytes alone: order of blocks and threads, alignment
 // and the kernel chosen cannot change it. The same text is compiled as C++ by the tests.
@@ -24,6 +24,8 @@ constexpr u32 WIDE_THREADS = 256;    // at most
 constexpr u32 NARROW_THREADS = 128;  // exactly
 constexpr u32 WARP = 32;
 constexpr u32 NARROW_LEAVES = NARROW_THREADS / WARP;
+constexpr u32 NARROW_ROWS = NARROW_THREADS / 2;
+constexpr u32 WIDE_ROWS = 32;
 constexpr u32 GATHER_THREADS = 256;  // exactly
 constexpr u32 PART_BYTES = 16;       // what each of them copies
 
@@ -42,8 +44,9 @@ struct Job {
     u8 header[HEADER_CAPACITY];
 };
 
-// The one argument of both digest kernels; jobs.py packs it. `nodes`: one per block. `arrived`: a counter
-// per job, zero before the launch and after it. `one` is the number 1, unknown to the compiler.
+// The one argument of both digest kernels; jobs.py packs it. `nodes`: one per block. `arrived`: a
+// counter per job, zero before the launch and after it. `one` is the number 1, unknown to the
+// compiler.
 struct Launch {
     u64 nodes;
     u64 arrived;
@@ -73,6 +76,15 @@ static_assert(sizeof(Copy) == 24 && sizeof(Gather) == 8 + 64 * 24, "the layout o
 struct Rounds {
     u32 word[64];
 };
+
+// Round inputs in shared memory. Lanes that write 16 bytes each into rows of their own share no
+// bank: a row has 68 words.
+struct alignas(16) Row {
+    u32 kw[68];
+};
+
+constexpr u32 NARROW_ROOM_NODES =
+    (NARROW_LEAVES * LEAF_MESSAGE_BLOCKS - NARROW_ROWS) * sizeof(Row) / sizeof(Node);
 
 constexpr Rounds ROUND_CONSTANTS = {{
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -204,6 +216,16 @@ __device__ __forceinline__ void get_inputs(uint4 (&part)[4], const u32* kw) {
     for (u32 i = 0; i < 4; i++) part[i] = ((const uint4*)kw)[i];
 }
 
+__device__ __forceinline__ void sixteen_steps(u32 (&s)[8], const uint4 (&part)[4], u32 one) {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        step(s, 4 * i, part[i].x, one);
+        step(s, 4 * i + 1, part[i].y, one);
+        step(s, 4 * i + 2, part[i].z, one);
+        step(s, 4 * i + 3, part[i].w, one);
+    }
+}
+
 // One message block whose round inputs are known already; the next are read while these are used.
 __device__ __forceinline__ void compress_spread(u32 (&s)[8], const u32* kw, u32 one) {
     u32 before[8];
@@ -215,31 +237,50 @@ __device__ __forceinline__ void compress_spread(u32 (&s)[8], const u32* kw, u32 
 #pragma unroll
         for (u32 i = 0; i < 4; i++) part[i] = next[i];
         get_inputs(next, kw + (base + 16) % 64);  // after the last, the first again: never used
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            step(s, 4 * i, part[i].x, one);
-            step(s, 4 * i + 1, part[i].y, one);
-            step(s, 4 * i + 2, part[i].z, one);
-            step(s, 4 * i + 3, part[i].w, one);
-        }
+        sixteen_steps(s, part, one);
     }
     add(s, before);
+}
+
+// Sixteen round inputs, from `base` on, written out. To be called with every base in turn.
+__device__ __forceinline__ void spread_part(u32* kw, u32 (&w)[16], u32 base, u32 one) {
+    if (base) {
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) extend(w, i, one);
+    }
+#pragma unroll
+    for (u32 i = 0; i < 16; i += 4) {
+        uint4 part;
+        part.x = w[i] + K.word[base + i], part.y = w[i + 1] + K.word[base + i + 1];
+        part.z = w[i + 2] + K.word[base + i + 2], part.w = w[i + 3] + K.word[base + i + 3];
+        ((uint4*)(kw + base))[i / 4] = part;
+    }
 }
 
 // Round inputs of one message block, written out: what compress_spread reads.
 __device__ __forceinline__ void spread(u32* kw, u32 (&w)[16], u32 one) {
 #pragma unroll 1
-    for (u32 base = 0; base < 64; base += 16) {
-#pragma unroll
-        for (u32 i = 0; i < 16; i += 4) {
-            uint4 part;
-            part.x = w[i] + K.word[base + i], part.y = w[i + 1] + K.word[base + i + 1];
-            part.z = w[i + 2] + K.word[base + i + 2], part.w = w[i + 3] + K.word[base + i + 3];
-            ((uint4*)(kw + base))[i / 4] = part;
+    for (u32 base = 0; base < 64; base += 16) spread_part(kw, w, base, one);
+}
+
+// Message blocks by two threads each, which share `kw` and belong to different warps: one spreads
+// its words, the other takes the rounds, sixteen behind. The whole block comes here; a thread that
+// does neither waits with the others.
+__device__ __forceinline__ void compress_by_two(u32 (&s)[8], u32 (&w)[16], u32* kw, bool spreads,
+                                                bool hashes, u32 one) {
+    u32 before[8];
+    copy(before, s);
+#pragma unroll 1
+    for (u32 base = 0; base <= 64; base += 16) {
+        if (spreads && base < 64) spread_part(kw, w, base, one);
+        if (hashes && base > 0) {
+            uint4 part[4];
+            get_inputs(part, kw + base - 16);
+            sixteen_steps(s, part, one);
         }
-#pragma unroll
-        for (u32 i = 0; i < 16; i++) extend(w, i, one);
+        __syncthreads();
     }
+    add(s, before);
 }
 
 // Message blocks of a message with its padding: 0x80, zeros, eight bytes of length.
@@ -343,28 +384,53 @@ __device__ __forceinline__ void hash_pair(u32 (&s)[8], const Node* pair, u32 one
     compress_spread(s, PAIR_PADDING.word, one);
 }
 
-// Shared memory of a block for the nodes of one level.
+// Shared memory of a block: for the nodes of one level, and for round inputs of as many message
+// blocks as there are rows, half of the threads at most.
 struct Room {
     Node* nodes;
     u32 num_nodes;
+    Row* rows;
+    u32 num_rows;
 };
 
+// A level of the tree. Where it may be written over the one below, all pairs that it replaces are
+// read before a barrier and it is written after it.
+__device__ __forceinline__ void climb_by_one(Node* above, const Node* nodes, u32 pairs, u32 one) {
+#pragma unroll 1
+    for (u32 base = 0; base < pairs; base += blockDim.x) {
+        const u32 i = base + threadIdx.x;
+        u32 s[8];
+        if (i < pairs) hash_pair(s, nodes + 2 * i, one);
+        __syncthreads();
+        if (i < pairs) put(above[i], s);
+    }
+}
+
+// The same with two threads a pair: as many threads would idle.
+__device__ __forceinline__ void climb_by_two(Node* above, const Node* nodes, u32 pairs, Row* rows,
+                                             u32 one) {
+    const u32 half = blockDim.x / 2, i = threadIdx.x % half;
+    const bool hashes = threadIdx.x < half && i < pairs, spreads = threadIdx.x >= half && i < pairs;
+    u32 s[8], w[16] = {};
+    if (spreads) get(w, nodes[2 * i]), get(w + 8, nodes[2 * i + 1]);
+    begin(s);
+    compress_by_two(s, w, rows[i < pairs ? i : 0].kw, spreads, hashes, one);
+    if (!hashes) return;
+    compress_spread(s, PAIR_PADDING.word, one);
+    put(above[i], s);
+}
+
 // Levels of the tree by the whole block, up to the one node that they end in. A level is written to
-// the room if it fits, or over the one below: its pairs are read before a barrier and written after
-// it, so no thread reads what another has replaced.
+// the room if it fits, or over the one below.
 __device__ __forceinline__ const Node* climb(Node* nodes, u32 num_nodes, Room room, u32 one) {
 #pragma unroll 1
     while (num_nodes > 1) {
         const u32 pairs = num_nodes / 2, odd = num_nodes % 2;
         Node* const above = pairs + odd <= room.num_nodes ? room.nodes : nodes;
-#pragma unroll 1
-        for (u32 base = 0; base < pairs; base += blockDim.x) {
-            const u32 i = base + threadIdx.x;
-            u32 s[8];
-            if (i < pairs) hash_pair(s, nodes + 2 * i, one);
-            __syncthreads();
-            if (i < pairs) put(above[i], s);
-        }
+        if (pairs <= room.num_rows)
+            climb_by_two(above, nodes, pairs, room.rows, one);
+        else
+            climb_by_one(above, nodes, pairs, one);
         if (odd && threadIdx.x == 0) above[pairs] = nodes[num_nodes - 1];
         __syncthreads();
         nodes = above;
@@ -381,28 +447,32 @@ __device__ __forceinline__ u32 last_message_byte(const Job& job, const Node& roo
     return at == 32 ? 0x80 : 0;
 }
 
-// The digest of a tensor with that root: the whole block writes the message, one thread hashes it.
-__device__ __forceinline__ void seal(const Launch& launch, const Job& job, const Node& root) {
+// The digest of a tensor with that root: the whole block writes the message, one thread hashes it
+// while others spread its blocks.
+__device__ __forceinline__ void seal(const Launch& launch, const Job& job, const Node& root,
+                                     Row* rows) {
     __shared__ u32 message[LAST_MESSAGE_WORDS];
-    const u32 num_bytes = job.header_bytes + 32, num_words = message_blocks(num_bytes) * 16;
-    for (u32 i = threadIdx.x; i < num_words; i += blockDim.x) {
+    const u32 num_bytes = job.header_bytes + 32, num_blocks = message_blocks(num_bytes);
+    for (u32 i = threadIdx.x; i < num_blocks * 16; i += blockDim.x) {
         u32 word = 0;
         for (u32 j = 0; j < 4; j++) word = word << 8 | last_message_byte(job, root, 4 * i + j);
-        message[i] = i == num_words - 1 ? num_bytes * 8 : word;
+        message[i] = i == num_blocks * 16 - 1 ? num_bytes * 8 : word;
     }
     __syncthreads();
-    if (threadIdx.x != 0) return;
-    u32 s[8];
-    begin(s);
-#pragma unroll 1
-    for (u32 first = 0; first < num_words; first += 16) {
-        u32 w[16];
+    const u32 half = blockDim.x / 2, i = threadIdx.x % half;
+    const bool spreads = threadIdx.x >= half && i < num_blocks, hashes = threadIdx.x == 0;
+    u32 s[8], w[16] = {};
+    if (spreads) {
 #pragma unroll
-        for (u32 i = 0; i < 16; i++) w[i] = message[first + i];
-        compress_rolled(s, w, launch.one);
+        for (u32 j = 0; j < 16; j++) w[j] = message[16 * i + j];
     }
+    begin(s);
+    compress_by_two(s, w, rows[spreads ? i : 0].kw, spreads, hashes, launch.one);
+    if (!hashes) return;
+#pragma unroll 1
+    for (u32 b = 1; b < num_blocks; b++) compress_spread(s, rows[b].kw, launch.one);
 #pragma unroll
-    for (u32 i = 0; i < 8; i++) s[i] = swapped(s[i]);
+    for (u32 j = 0; j < 8; j++) s[j] = swapped(s[j]);
     put(((Node*)launch.ring)[job.slot], s);
 }
 
@@ -432,7 +502,7 @@ __device__ __forceinline__ void finish(const Launch& launch, u32 index, Node* le
         count = job.num_blocks;
         over_blocks = true;
     }
-    seal(launch, job, *top);
+    seal(launch, job, *top, room.rows);
 }
 
 // What this block works for, of `count`: the last whose first block is not after it.
@@ -470,6 +540,7 @@ __device__ __forceinline__ u32 leaves_here(const Job& job, u64 first, u32 places
 extern "C" __global__ void __launch_bounds__(WIDE_THREADS)
     fleet_digest_wide(const __grid_constant__ Launch launch) {
     __shared__ Node nodes[WIDE_THREADS];
+    __shared__ Row rows[WIDE_ROWS];
     const u32 index = of_this_block(launch.jobs, launch.num_jobs);
     const Job& job = launch.jobs[index];
     const u64 first = (u64)(blockIdx.x - job.first_block) * blockDim.x;
@@ -482,15 +553,14 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS)
         put(nodes[threadIdx.x], s);
     }
     __syncthreads();
-    finish(launch, index, nodes, count, Room{nodes, WIDE_THREADS});
+    finish(launch, index, nodes, count, Room{nodes, WIDE_THREADS, rows, WIDE_ROWS});
 }
 
 // Few leaves: one warp each, which is sooner done where threads would idle. Every lane prepares the
 // round inputs of message blocks of its own; then all lanes take the same rounds.
 extern "C" __global__ void __launch_bounds__(NARROW_THREADS)
     fleet_digest_narrow(const __grid_constant__ Launch launch) {
-    // Rows of 68 words: lanes that write 16 bytes each into rows of their own share no bank.
-    alignas(16) __shared__ u32 inputs[NARROW_LEAVES][LEAF_MESSAGE_BLOCKS][68];
+    __shared__ Row inputs[NARROW_LEAVES * LEAF_MESSAGE_BLOCKS];
     __shared__ Node nodes[NARROW_LEAVES];
     const u32 index = of_this_block(launch.jobs, launch.num_jobs);
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -501,24 +571,26 @@ extern "C" __global__ void __launch_bounds__(NARROW_THREADS)
     const u32 blocks = warp < count ? message_blocks(num_bytes) : 0;
     const u8* data = (const u8*)job.data + leaf * LEAF_BYTES;
     const bool whole = num_bytes == LEAF_BYTES;
+    Row* const rows = inputs + warp * LEAF_MESSAGE_BLOCKS;
 #pragma unroll 1
     for (u32 b = lane; b < (whole ? WARP : blocks); b += WARP) {
         u32 w[16];
         load(w, data, num_bytes, b);
-        spread(inputs[warp][b], w, launch.one);
+        spread(rows[b].kw, w, launch.one);
     }
     if (whole) {  // its padding is always the same
-        inputs[warp][WARP][lane] = LEAF_PADDING.word[lane];
-        inputs[warp][WARP][lane + WARP] = LEAF_PADDING.word[lane + WARP];
+        rows[WARP].kw[lane] = LEAF_PADDING.word[lane];
+        rows[WARP].kw[lane + WARP] = LEAF_PADDING.word[lane + WARP];
     }
     __syncthreads();
     u32 s[8];
     begin(s);
 #pragma unroll 1
-    for (u32 b = 0; b < blocks; b++) compress_spread(s, inputs[warp][b], launch.one);
+    for (u32 b = 0; b < blocks; b++) compress_spread(s, rows[b].kw, launch.one);
     if (lane == 0 && warp < count) put(nodes[warp], s);
     __syncthreads();
-    finish(launch, index, nodes, count, Room{(Node*)inputs, sizeof(inputs) / sizeof(Node)});
+    const Room room = {(Node*)(inputs + NARROW_ROWS), NARROW_ROOM_NODES, inputs, NARROW_ROWS};
+    finish(launch, index, nodes, count, room);
 }
 
 // Up to 16 bytes at any address, zeros after them; no byte beside them is read.
