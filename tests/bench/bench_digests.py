@@ -4,8 +4,7 @@
 
 A device's rows come with its roofline: SHA-256 takes 16 shifts and logic operations a byte, which a
 multiprocessor does 64 of a clock (CUDA C++ Programming Guide, "Arithmetic Instructions", capability
-9.0), beside as many multiply-adds. ``mixed adds`` is the same kernel with some of its additions
-where the shifts are. Targets: 500 GB/s for 1 GiB, 60 us for 1 MiB.
+9.0), beside as many multiply-adds. Targets: 500 GB/s for 1 GiB, 60 us for 1 MiB.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import torch
 
 from fleet.evidence.digests import tensor_digest
 from fleet.replay.gpu.digests.device import DeviceDigests
-from fleet.replay.gpu.digests.driver import CudaDriver
 from fleet.replay.gpu.digests.fixed import host_digest, pattern
 from tests.bench.result import Result
 
@@ -62,16 +60,14 @@ def host_rows(num_bytes: int, repeats: int) -> Iterator[Result]:
 
 
 def device_rows(repeats: int) -> Iterator[Result]:
-    """The roofline, then both builds of the kernels, from a tensor of one step to 1 GiB."""
+    """The roofline, then the kernels, from a tensor of one step to 1 GiB."""
     device = torch.device("cuda", torch.cuda.current_device())
     facts = torch.cuda.get_device_properties(device)
     limit = facts.multi_processor_count * LANES * _clock_hz() / OPERATIONS_PER_BYTE / 1e9
     yield Result(f"roofline of {facts.name}", None, (limit,), "GB/s", "higher")
-    for defines in ((), ("FLEET_MIXED_ADDS",)):
-        word = "mixed adds" if defines else "multiply-adds"
-        digests = DeviceDigests(device, CudaDriver(device, defines), staged_bytes=0)
-        yield from _throughput(digests, word, device, repeats)
-        yield from _latency(digests, word, device, repeats * 4)
+    digests = DeviceDigests(device, staged_bytes=0)
+    yield from _throughput(digests, device, repeats)
+    yield from _latency(digests, device, repeats * 4)
     yield from _hooks(DeviceDigests(device), device, repeats)
 
 
@@ -84,20 +80,16 @@ def _clock_hz() -> float:
     return clock_khz.value * 1e3
 
 
-def _throughput(
-    digests: DeviceDigests, word: str, device: torch.device, repeats: int
-) -> Iterator[Result]:
+def _throughput(digests: DeviceDigests, device: torch.device, repeats: int) -> Iterator[Result]:
     for num_bytes, target in ((1024 * MIB, TARGET_GB_S), (64 * MIB, None)):
         tensor = pattern(64 * MIB, device).repeat(num_bytes // (64 * MIB))
         assert digests.digest(tensor) == host_digest(tensor)
         seconds = [_device_seconds(digests, [tensor]) for _ in range(repeats)]
-        name = f"digest on the device, {num_bytes // MIB} MiB, {word}"
+        name = f"digest on the device, {num_bytes // MIB} MiB"
         yield Result(name, target, _rates(num_bytes, seconds), "GB/s", "higher")
 
 
-def _latency(
-    digests: DeviceDigests, word: str, device: torch.device, repeats: int
-) -> Iterator[Result]:
+def _latency(digests: DeviceDigests, device: torch.device, repeats: int) -> Iterator[Result]:
     """Time on the device, of a call that only enqueues, and of one that waits for the digest."""
     step = [pattern(7168 + i, device) for i in range(64)]
     cases = (("1 MiB", [pattern(MIB, device)], TARGET_US), ("7 KiB", step[:1], None),
@@ -106,12 +98,12 @@ def _latency(
         for _ in range(5):
             _waited(digests, tensors)
         kernel = [_device_seconds(digests, tensors) for _ in range(repeats)]
-        yield Result(f"digest on the device, {size}, {word}", target, _us(kernel), "us")
+        yield Result(f"digest on the device, {size}", target, _us(kernel), "us")
         call = [_seconds(lambda given=tensors: digests.enqueue(given)) for _ in range(repeats)]
         digests.collect()
-        yield Result(f"enqueue, {size}, {word}", None, _us(call), "us")
+        yield Result(f"enqueue, {size}", None, _us(call), "us")
         waited = [_seconds(lambda given=tensors: _waited(digests, given)) for _ in range(repeats)]
-        yield Result(f"enqueue and collect, {size}, {word}", None, _us(waited), "us")
+        yield Result(f"enqueue and collect, {size}", None, _us(waited), "us")
 
 
 def _hooks(digests: DeviceDigests, device: torch.device, repeats: int) -> Iterator[Result]:

@@ -23,7 +23,6 @@ from fleet.errors import DeviceDigestsUnavailable
 from fleet.evidence.digests import tensor_digest
 from fleet.replay.gpu.digests import driver
 from fleet.replay.gpu.digests.device import DeviceDigests
-from fleet.replay.gpu.digests.driver import CudaDriver
 from fleet.replay.gpu.digests.fixed import host_digest, pattern
 from fleet.replay.gpu.digests.staging import ARENA_BYTES, STAGED_BYTES
 
@@ -219,6 +218,21 @@ def check_nothing_waits_and_nothing_is_kept(digests: DeviceDigests) -> None:
     assert digests.collect() == wanted
 
 
+def check_inference_mode_between_calls(digests: DeviceDigests) -> None:
+    tensors = [pattern(7168 + i, device()) for i in range(70)]
+    wanted = [host_digest(tensor) for tensor in tensors]
+    with torch.inference_mode():
+        within = DeviceDigests(device())
+        for each in (digests, within):
+            each.enqueue(tensors)
+    for each in (digests, within):
+        assert each.collect() == wanted
+        each.enqueue(tensors)
+    with torch.inference_mode():
+        for each in (digests, within):
+            assert each.collect() == wanted
+
+
 def check_fifty_repeats(digests: DeviceDigests) -> None:
     sizes = (0, 5, 7168, 1 << 20, (5 << 20) + 1, 64 << 20, (100 << 20) + 9)
     tensors = [pattern(size, device()) for size in sizes]
@@ -227,13 +241,6 @@ def check_fifty_repeats(digests: DeviceDigests) -> None:
             digests.enqueue([tensor])
         digests.enqueue(tensors)
     assert digests.collect() == [host_digest(tensor) for tensor in tensors] * 100
-
-
-def check_mixed_adds(digests: DeviceDigests) -> None:
-    other = DeviceDigests(device(), CudaDriver(device(), ("FLEET_MIXED_ADDS",)))
-    for size in (7168, 1 << 20, (70 << 20) + 3):
-        tensor = pattern(size, device())
-        assert other.digest(tensor) == digests.digest(tensor) == host_digest(tensor)
 
 
 def check_a_faulty_kernel_is_never_used(digests: DeviceDigests) -> None:

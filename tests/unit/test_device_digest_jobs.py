@@ -147,9 +147,8 @@ def test_nvrtc_compiles_the_kernels() -> None:
         nvrtc.nvrtcVersion()
     except RuntimeError:
         pytest.skip("no NVRTC here")
-    for defines in ((), ("FLEET_MIXED_ADDS",)):
-        image = driver.cubin("sm_90", defines)
-        assert all(name.encode() in image for name in driver.KERNELS)
+    image = driver.cubin("sm_90")
+    assert all(name.encode() in image for name in driver.KERNELS)
     with pytest.raises(DeviceDigestsUnavailable, match=r"NVRTC for sm_90: .*sha256\.cu"):
         driver.cubin("sm_90", ("LEAF_BYTES=x y",))
 
@@ -218,9 +217,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeTorchCuda:
         cuStreamIsCapturing=fake.write_captured,
     )
     monkeypatch.setattr(driver, "_library", lambda: library)
-    monkeypatch.setattr(
-        driver, "cubin", lambda architecture, defines: f"for {architecture}".encode()
-    )
+    monkeypatch.setattr(driver, "cubin", lambda architecture: f"for {architecture}".encode())
     return fake
 
 

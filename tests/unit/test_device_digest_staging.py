@@ -248,3 +248,19 @@ def test_two_thousand_tensors_in_hooks_of_three() -> None:
     assert digests.collect() == [host_digest(tensor) for tensor in tensors]
     assert counts(fake) == [64] * 31 + [16]
     assert len(fake.gathers) > 2000 // 3
+
+
+@pytest.mark.parametrize("opened_in", [True, False])
+@pytest.mark.parametrize("collected_in", [True, False])
+def test_inference_mode_may_begin_and_end_between_any_two_calls(
+    opened_in: bool, collected_in: bool
+) -> None:
+    """Memory that torch gave out in it may not be written outside of it, unless asked for so."""
+    with torch.inference_mode(opened_in):
+        digests = opened(FakeDriver())
+        tensors = numbered(3)
+        digests.enqueue(tensors)
+    with torch.inference_mode(collected_in):
+        assert digests.collect() == [host_digest(tensor) for tensor in tensors]
+        digests.enqueue(tensors)
+    assert digests.collect() == [host_digest(tensor) for tensor in tensors]

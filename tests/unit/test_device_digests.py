@@ -165,15 +165,6 @@ def test_the_order_of_blocks_and_threads_does_not_matter(library: ctypes.CDLL) -
     assert found == {host_digest(tensor)}
 
 
-def test_mixed_adds_give_the_same_digests(tmp_path: Path) -> None:
-    library = compiled(tmp_path, None, "-DFLEET_MIXED_ADDS")
-    for sm_count in (0, 10_000):
-        digests = on_host(HostDriver(library), sm_count)
-        digests.enqueue([golden_tensor(name) for name in CASES])
-        golden = json.loads(GOLDEN.read_text(encoding="utf-8"))["tensors"]
-        assert [each.hex() for each in digests.collect()] == list(golden.values())
-
-
 @pytest.mark.parametrize("at_end", [True, False])
 @pytest.mark.parametrize("size", [1, 2, 3, 63, 64, 65, 127, 2047, 2049, 4093])
 def test_no_page_beside_the_tensor_is_read(digests: DeviceDigests, size: int, at_end: bool) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from fleet.errors import DeviceDigestsUnavailable
 from fleet.evidence.digests import tensor_header
-from fleet.replay.gpu.digests.driver import CudaDriver, Driver
+from fleet.replay.gpu.digests.driver import CudaDriver, Driver, memory
 from fleet.replay.gpu.digests.fixed import fixed_tensors, host_digest
 from fleet.replay.gpu.digests.jobs import DIGEST_BYTES, Content, content, grid
 from fleet.replay.gpu.digests.lanes import Lanes
@@ -60,7 +60,7 @@ class DeviceDigests:
             raise DeviceDigestsUnavailable(f"{device} is no CUDA device that torch can use")
         self._driver = CudaDriver(device) if driver is None else driver
         self._sm_count = self._driver.sm_count
-        self._ring = torch.zeros(RING_SLOTS * DIGEST_BYTES, dtype=torch.uint8, device=device)
+        self._ring = memory(RING_SLOTS * DIGEST_BYTES, device=device).zero_()
         self._device = self._ring.device
         self._staged_bytes = 0
         self._staging = Staging()

@@ -51,21 +51,20 @@ class CudaDriver:
 
     Args:
         device: a CUDA device, the current one whenever this is used.
-        defines: names for the compiler to define; ``FLEET_MIXED_ADDS`` is one.
 
     Raises:
         DeviceDigestsUnavailable: no NVRTC, a compile error, or a driver that refuses.
     """
 
-    def __init__(self, device: torch.device, defines: tuple[str, ...] = ()) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._index = torch.cuda.current_device() if device.index is None else device.index
         facts = torch.cuda.get_device_properties(self._index)
         self.sm_count = int(facts.multi_processor_count)
         torch.empty(1, device=device)  # the first allocation makes the context current here
         self._streams: dict[int, torch.cuda.Stream] = {}
-        self._host = torch.empty(0, dtype=torch.uint8)
+        self._host = memory(0)
         self._library = _library()
-        self._functions = self._load(cubin(f"sm_{facts.major}{facts.minor}", defines))
+        self._functions = self._load(cubin(f"sm_{facts.major}{facts.minor}"))
 
     def _load(self, image: bytes) -> dict[str, ctypes.c_void_p]:
         module = ctypes.c_void_p()
@@ -135,12 +134,19 @@ class CudaDriver:
             if handle != current.cuda_stream:
                 current.wait_stream(self._streams[handle])
         if self._host.numel() < ring.numel():
-            self._host = torch.empty(ring.numel(), dtype=torch.uint8, pin_memory=True)
+            self._host = memory(ring.numel(), pin_memory=True)
         copied = self._host[: ring.numel()]
         copied.copy_(ring, non_blocking=True)
         ring.zero_()  # before the wait: a later launch may stand on a stream that knows of neither
         current.synchronize()
         return copied.numpy().tobytes()
+
+
+@torch.inference_mode(False)
+def memory(num_bytes: int, **options: Any) -> torch.Tensor:
+    """Bytes that may be written in inference mode and outside of it, whichever they were first
+    asked for in: torch forbids the latter for a tensor that was made in it."""
+    return torch.empty(num_bytes, dtype=torch.uint8, **options)
 
 
 @functools.cache

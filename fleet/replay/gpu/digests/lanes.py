@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from fleet.replay.gpu.digests.driver import Driver
+from fleet.replay.gpu.digests.driver import Driver, memory
 from fleet.replay.gpu.digests.jobs import ALIGNMENT, DIGEST_BYTES, MAX_JOBS, Scratch
 from fleet.replay.gpu.digests.staging import ARENA_BYTES
 
@@ -62,4 +62,4 @@ class Lanes:
         return lane
 
     def _empty(self, num_bytes: int) -> torch.Tensor:
-        return torch.empty(num_bytes, dtype=torch.uint8, device=self._ring.device)
+        return memory(num_bytes, device=self._ring.device)

@@ -133,13 +133,8 @@ __device__ __forceinline__ u32 plus(u32 x, u32 y, u32 factor) {
 #endif
 }
 
-// The sum of three that a round waits for. FLEET_MIXED_ADDS: one addition that takes three.
 __device__ __forceinline__ u32 plus(u32 x, u32 y, u32 z, u32 one) {
-#ifdef FLEET_MIXED_ADDS
-    return x + y + z;
-#else
     return plus(x, plus(y, z, one), one);
-#endif
 }
 
 __device__ __forceinline__ u32 swapped(u32 x) { return __byte_perm(x, 0, 0x0123); }
