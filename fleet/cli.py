@@ -456,6 +456,8 @@ def run(argv: Sequence[str] | None = None) -> int:
         errors.print("  next: free space or repair that path, then run again; what landed stays")
         return 3
     except SystemExit as error:  # foreign code asked to leave: that is no verdict
+        if isinstance(error.__context__, BrokenPipeError):  # whoever read the answer has left
+            return 3
         errors.print(f"error (no verdict): something called exit({error.code!r})")
         return 3
     except Exception as error:

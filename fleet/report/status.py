@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.contract.load import has_contract, list_contracts, load_contract
+from fleet.contract.model import GRADES
 from fleet.contract.variant import variant_of
 from fleet.errors import ContractError
 from fleet.evidence.platform import Platform
@@ -135,18 +136,26 @@ def rows_of(
         if key.platform or len(groups) == 1
     ]
     rows = [_with_traces(answers, row, summaries) for row in rows]
-    failed = {r.platform for r in rows if r.verdict and not r.verdict.traced and _fails(r)}
-    # Traced replays that agree add nothing. Those that differ stay a difference, told once.
-    telling = [
-        r
-        for r in rows
-        if not (r.verdict and r.verdict.traced) or (_fails(r) and r.platform not in failed)
-    ]
-    return telling or rows
+    untraced = [r for r in rows if not (r.verdict and r.verdict.traced)]
+    return [r for r in rows if r in untraced or _adds(r, untraced)] or rows
+
+
+def _adds(row: StatusRow, untraced: Sequence[StatusRow]) -> bool:
+    """Traced replays that agree add nothing but a grade that no untraced ones reach. Those that
+    differ stay a difference, told once."""
+    here = [r for r in untraced if r.platform == row.platform]
+    if _fails(row):
+        return not any(_fails(r) for r in here)
+    return row.state == "PASS" and all(_height(row) > _height(r) for r in here)
 
 
 def _fails(row: StatusRow) -> bool:
     return row.verdict is not None and row.verdict.verdict == "FAIL"
+
+
+def _height(row: StatusRow) -> int:
+    grade = row.verdict.attained_grade if row.verdict else None
+    return GRADES.index(grade) if grade else -1
 
 
 def _with_traces(

@@ -18,6 +18,7 @@ import pytest
 from fleet.contract.load import BUILTIN, load_contract
 from fleet.evidence.landing import Landing
 from tests.golden_summary import summary_of, unpacked
+from tests.integration.command_line import fleet
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 README = (GOLDEN.parents[1] / "README.md").read_text()
@@ -215,6 +216,42 @@ def test_the_readme_shows_the_figures_of_the_sweep() -> None:
             assert f"{entry['culprit']['unique']} outputs in {entry['culprit']['repeats']}" in line
 
 
+def test_the_readme_shows_the_figures_of_the_always_on_trace() -> None:
+    lines = {each.split()[0]: each for each in README.splitlines() if each.startswith("@awq_")}
+    entries = {backend_of(entry): entry for entry in TRACED["contracts"]}
+    marlin, torch = entries["awq_marlin"], entries["awq_torch"]
+    told, culprit = lines["@awq_marlin"], marlin["culprit"]
+    assert (marlin["verdict"], culprit["source"]) == ("FAIL", "failing")
+    assert "FAIL" in told and "failing" in told
+    assert culprit["path"].rpartition(".")[2] in told
+    assert f"{culprit['unique']} outputs in {culprit['repeats']}" in told
+    assert f"PASS  {torch['attained_grade']} {torch['records']}/" in lines["@awq_torch"]
+    assert f"{torch['traced'][0]['coverage']['calls']} calls" in lines["@awq_torch"]
+    (root,) = torch["logits_roots"]
+    assert root.removeprefix("sha256:")[:12] in lines["@awq_torch"]
+    seconds = [each["generate_s"] for each in torch["traced"]]
+    assert [f"{each:.1f}" for each in seconds] == ["6.1", "6.1"]
+    assert "traced 6.1" in README
+
+
 def test_the_contract_of_the_evidence_is_the_one_that_is_shipped() -> None:
     contract = load_contract("qwen2-7b-shapes-awq-full@awq_marlin", [BUILTIN]).contract
     assert (contract.decoding.max_new_tokens, contract.dataset.name) == (4, "choices-191")
+
+
+def test_status_shows_what_traced_replays_reach_beside_what_untraced_ones_do(
+    landings: dict[str, Landing], tmp_path: Path
+) -> None:
+    places = ("--store", "store.duckdb", "--landing", str(landings["h200-always-on"].root))
+    assert fleet(tmp_path, "store", "rebuild", *places).returncode == 0
+    shown = json.loads(fleet(tmp_path, "status", "--json", *places).stdout)
+    rows = {
+        (row["contract"].partition("@")[2], row["state"], row["attained_grade"])
+        for row in shown["contracts"]
+        if "@" in row["contract"]
+    }
+    assert rows == {
+        ("awq_marlin", "FAIL", "metric"),
+        ("awq_torch", "PASS", "logits"),
+        ("awq_torch", "PASS", "modules"),
+    }
