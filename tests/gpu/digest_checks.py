@@ -23,8 +23,9 @@ from fleet.errors import DeviceDigestsUnavailable
 from fleet.evidence.digests import tensor_digest
 from fleet.replay.gpu.digests import compiled
 from fleet.replay.gpu.digests.device import DeviceDigests
-from fleet.replay.gpu.digests.fixed import host_digest, pattern
+from fleet.replay.gpu.digests.fixed import pattern
 from fleet.replay.gpu.digests.staging import ARENA_BYTES, STAGED_BYTES
+from fleet.replay.tensor_digests import digest as host_digest
 
 LEAF = 2048
 BUSY_CYCLES = 200_000_000
