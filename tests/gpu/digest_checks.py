@@ -25,7 +25,7 @@ from fleet.replay.gpu.digests import compiled
 from fleet.replay.gpu.digests.device import DeviceDigests
 from fleet.replay.gpu.digests.fixed import pattern
 from fleet.replay.gpu.digests.staging import ARENA_BYTES, STAGED_BYTES
-from fleet.replay.tensor_digests import digest as host_digest
+from fleet.replay.host_digest import host_digest
 
 LEAF = 2048
 BUSY_CYCLES = 200_000_000

@@ -19,7 +19,7 @@ from fleet.evidence.digests import tensor_header
 from fleet.replay.gpu.digests import device, driver, lanes
 from fleet.replay.gpu.digests.device import DeviceDigests
 from fleet.replay.gpu.digests.jobs import Copies, Grid, Scratch, Table, content, grid
-from fleet.replay.tensor_digests import digest as host_digest
+from fleet.replay.host_digest import host_digest
 from tests.unit.fake_device import CPU, CGather, CLaunch, FakeDriver, numbered, opened
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import nn
 
-from fleet.replay.tensor_digests import digest
+from fleet.replay.host_digest import host_digest
 from fleet.replay.trace.late import Part, Sealed, Slot, Token
 
 KEPT_BYTES = 512 << 20
@@ -102,7 +102,7 @@ class TensorDigests:
         if known is not None and _same_bytes(known[0], flat):
             return known[1]
         copy = flat.clone(memory_format=torch.contiguous_format)
-        made = digest(copy.view(tensor.shape))
+        made = host_digest(copy.view(tensor.shape))
         self._keep(key, copy, made)
         return made
 
@@ -110,7 +110,7 @@ class TensorDigests:
         """The same digest, without a copy kept: for weights, which are hashed twice in all."""
         if self._on_device is not None and tensor.is_cuda:
             return self._on_device.digest(tensor)
-        return digest(tensor)
+        return host_digest(tensor)
 
     def _keep(self, key: tuple[Any, ...], copy: torch.Tensor, made: bytes) -> None:
         old = self._kept.pop(key, None)

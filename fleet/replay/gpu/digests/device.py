@@ -22,7 +22,7 @@ from fleet.replay.gpu.digests.fixed import fixed_tensors
 from fleet.replay.gpu.digests.jobs import DIGEST_BYTES, Content, content, grid
 from fleet.replay.gpu.digests.lanes import Lanes
 from fleet.replay.gpu.digests.staging import STAGED_BYTES, Staging
-from fleet.replay.tensor_digests import digest as host_digest
+from fleet.replay.host_digest import host_digest
 
 RING_SLOTS = 16384
 """Digests that wait on the device, 512 KiB; one more and those before it are fetched."""
