@@ -61,6 +61,18 @@ def certify(
     trace: Annotated[
         TraceMode, typer.Option(help="Trace the first differing sample of each FAIL.")
     ] = TraceMode.never,
+    replays: Annotated[
+        int | None, typer.Option(min=2, help="Replays of each named contract, not its own number.")
+    ] = None,
+    process_bound: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=0.499,
+            metavar="SHARE",
+            help="Replay until no larger share of processes can be of another kind, or two differ.",
+        ),
+    ] = None,
 ) -> None:
     """Run the replays of each contract and its controls, and print verdicts."""
     from fleet.report.document import campaign_document
@@ -72,7 +84,10 @@ def certify(
     places = where.places()
     limits = Limits(replay_s=replay_s, retries=retries)
     argv = tuple(sys.argv[1:])
-    request = Request(tuple(contracts), limits=limits, argv=argv, trace=trace.value)
+    request = Request(
+        tuple(contracts), limits=limits, argv=argv, trace=trace.value,
+        replays=replays, process_bound=process_bound,
+    )  # fmt: skip
     with progress("resolving contracts") as say:
         planned = plan_request(request, places, say)
         if dry_run:
