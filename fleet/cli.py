@@ -61,8 +61,16 @@ def certify(
     trace: Annotated[
         TraceMode, typer.Option(help="Trace the first differing sample of each FAIL.")
     ] = TraceMode.never,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What replays vary, in place of the contract's own: batch, memory, order, "
+            "threads, joined by commas, or none; repeatable, one claim each."
+        ),
+    ] = None,
 ) -> None:
     """Run the replays of each contract and its controls, and print verdicts."""
+    from fleet.contract.vary import parse_claims
     from fleet.report.document import campaign_document
     from fleet.report.terminal import print_campaign
     from fleet.schedule.certify import Request, plan_request, require_usable
@@ -72,7 +80,10 @@ def certify(
     places = where.places()
     limits = Limits(replay_s=replay_s, retries=retries)
     argv = tuple(sys.argv[1:])
-    request = Request(tuple(contracts), limits=limits, argv=argv, trace=trace.value)
+    request = Request(
+        tuple(contracts), limits=limits, argv=argv, trace=trace.value,
+        claims=parse_claims(vary or ()),
+    )  # fmt: skip
     with progress("resolving contracts") as say:
         planned = plan_request(request, places, say)
         if dry_run:
@@ -92,9 +103,12 @@ def _show_plan(planned: Planned, form: Form) -> None:
 
 
 def _print_plan(console: Console, document: dict[str, Any]) -> None:
+    from fleet.contract.vary import in_words
+
     for row in document["plan"]:
         name = row["contract"]
         line = f"{row['slot']:3} {row['role']:8} {name} replay {row['replay']}"
+        line += f", {in_words(row['vary'])}" if row["vary"] else ""
         work = row.get("work")
         if work:
             samples, arms = work["samples"] or ["all samples"], work["arms"] or ["all arms"]

@@ -130,19 +130,23 @@ def cannot_vary(vary: Iterable[str], own: Own) -> str | None:
     return None
 
 
-def batch_plan(ids: Sequence[str], arm: str, own_size: int, varied: Varied) -> list[Batch]:
+def batch_plan(ids: Sequence[str], arm: str, own_size: int, varied: Varied) -> Iterator[Batch]:
     """An arm's batches in the order they run.
 
     A varied batch holds other samples, of another number; apart from that the plan stays as near to
     the dataset's order as it can. A varied order moves whole batches, so that no sample meets
     another than before.
     """
-    batches = [Batch(i, members) for i, members in enumerate(_members(ids, arm, own_size, varied))]
-    seed = varied.get("order")
-    if seed is None or len(batches) < 2:
-        return batches
+    members = enumerate(_members(ids, arm, own_size, varied))
+    batches = (Batch(ordinal, positions) for ordinal, positions in members)
+    return batches if "order" not in varied else _moved(list(batches), ids, arm, varied["order"])
+
+
+def _moved(batches: list[Batch], ids: Sequence[str], arm: str, seed: str) -> Iterator[Batch]:
+    if len(batches) < 2:
+        return iter(batches)
     names = [ids[batch.positions[0]] for batch in batches]
-    return [batches[i] for i in next(_shuffles(seed, arm, names))]
+    return (batches[i] for i in next(_shuffles(seed, arm, names)))
 
 
 def _members(

@@ -82,7 +82,7 @@ def test_an_order_is_never_the_datasets_and_moves_whole_batches(samples: int, si
 
 def test_arms_run_in_orders_of_their_own_and_ordinals_stay_those_of_the_plan() -> None:
     varied = draw(("order",), NONCES[0], 1, OWN)
-    one, two = (batch_plan(IDS, arm, 1, varied) for arm in ("current", "controlled"))
+    one, two = (list(batch_plan(IDS, arm, 1, varied)) for arm in ("current", "controlled"))
     assert one != two
     assert all(batch.positions == (batch.ordinal,) for batch in one)
 
