@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import typer.exceptions
@@ -73,8 +73,16 @@ def certify(
             help="Replay until no larger share of processes can be of another kind, or two differ.",
         ),
     ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What replays vary, in place of the contract's own: batch, memory, order, "
+            "threads, joined by commas, or none; repeatable, one claim each."
+        ),
+    ] = None,
 ) -> None:
     """Run the replays of each contract and its controls, and print verdicts."""
+    from fleet.contract.vary import parse_claims
     from fleet.report.document import campaign_document
     from fleet.report.terminal import print_campaign
     from fleet.schedule.certify import Request, plan_request, require_usable
@@ -87,6 +95,7 @@ def certify(
     request = Request(
         tuple(contracts), limits=limits, argv=argv, trace=trace.value,
         replays=replays, process_bound=process_bound,
+        claims=parse_claims(vary or ()),
     )  # fmt: skip
     with progress("resolving contracts") as say:
         planned = plan_request(request, places, say)
@@ -100,23 +109,12 @@ def certify(
 
 
 def _show_plan(planned: Planned, form: Form) -> None:
+    from fleet.report.plan_view import print_plan
+
     rows = [s.to_json() for s in planned.slots]
     ids = {r.name: r.execution_id for r in (*planned.controls, *planned.named)}
     document = {"schema": 1, "campaign": None, "plan": rows, "execution_ids": ids}
-    form.show(document, _print_plan, document)
-
-
-def _print_plan(console: Console, document: dict[str, Any]) -> None:
-    for row in document["plan"]:
-        name = row["contract"]
-        line = f"{row['slot']:3} {row['role']:8} {name} replay {row['replay']}"
-        work = row.get("work")
-        if work:
-            samples, arms = work["samples"] or ["all samples"], work["arms"] or ["all arms"]
-            line += f", {work['purpose']} of {samples[0]}"
-            line += f" and {len(samples) - 1} more" if len(samples) > 1 else ""
-            line += f" in {', '.join(arms)}"
-        console.print(f"{line} {document['execution_ids'][name]}", soft_wrap=True)
+    form.show(document, print_plan, document)
 
 
 @app.command()

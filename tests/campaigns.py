@@ -212,7 +212,9 @@ def planned_in(root: Path, *names: str, **request: Any) -> tuple[Request, Planne
     return asked, plan_request(asked, places, lambda _: None), places
 
 
-def certified(root: Path, *names: str, launcher: FakeLauncher | None = None) -> CampaignAnswer:
+def certified(
+    root: Path, *names: str, launcher: FakeLauncher | None = None, **changes: Any
+) -> CampaignAnswer:
     """Certify contracts of ``root/configs`` into ``root/var``."""
-    request, planned, places = planned_in(root, *names)
+    request, planned, places = planned_in(root, *names, **changes)
     return certify(request, planned, places, launcher or FakeLauncher(), lambda _: None)

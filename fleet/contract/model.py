@@ -172,10 +172,21 @@ BY_NONCE = "@nonce"
 """A place that the contract leaves to the campaign."""
 
 
+FAULTS = (
+    "racy_linear",
+    "ordered_linear",
+    "batch_linear",
+    "carrying_linear",
+    "threaded_linear",
+    "uninitialized_linear",
+)
+"""Kinds of injected linears: what they do is said where they are."""
+
+
 class Control(Table):
     """A fault that the contract asks for, so that the instrument can be tested."""
 
-    inject: Annotated[str, Field(pattern=r"^(racy_linear|ordered_linear):(@nonce|[A-Za-z0-9_.]+)$")]
+    inject: Annotated[str, Field(pattern=rf"^({'|'.join(FAULTS)}):(@nonce|[A-Za-z0-9_.]+)$")]
 
 
 class Require(Table):

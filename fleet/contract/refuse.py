@@ -6,8 +6,14 @@ before any process starts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fleet.contract.model import Contract
+from fleet.contract.vary import VARIES
 from fleet.errors import ContractError
+
+NOT_YET = ("cache", "load")
+"""Names that the contract format has and this version cannot vary."""
 
 
 def refuse_unavailable(contract: Contract, where: str) -> None:
@@ -25,10 +31,42 @@ def refuse_unavailable(contract: Contract, where: str) -> None:
     if require.scope == "same-class":
         fix = 'write scope = "same-unit"'
         raise _unsupported(where, "require.scope", '"same-unit"', '"same-class"', fix)
-    if require.vary:
-        got = f"{list(require.vary)}"
-        raise _unsupported(where, "require.vary", "an empty list", got, "write vary = []")
+    refuse_vary(contract, require.vary, where)
     _refuse_synthetic(contract, where)
+
+
+def refuse_vary(contract: Contract, vary: Sequence[str], where: str) -> None:
+    """Raise for a set of replays that cannot be varied so; for an exact repeat there is nothing.
+
+    Raises:
+        ContractError: an unknown or repeated name, or one that this contract cannot vary.
+    """
+    known = f"some of {', '.join(VARIES)}"
+    for name in vary:
+        if name in NOT_YET:
+            raise _unsupported(where, "require.vary", known, f'"{name}"', f'remove "{name}"')
+        if name not in VARIES:
+            raise ContractError(where, "require.vary", known, f'"{name}"', f"name {known}")
+        if vary.count(name) > 1:
+            raise ContractError(
+                where, "require.vary", "each name once", f'"{name}" twice', "drop one"
+            )
+    if vary:
+        _refuse_varied(contract, vary, where)
+
+
+def _refuse_varied(contract: Contract, vary: Sequence[str], where: str) -> None:
+    """What a varied set cannot be asked beside its variation."""
+    fix = "write vary = [] (on the command line: --vary none)"
+    if contract.expect is not None:
+        exact = "nothing varied in a control: what it expects is said of exact repeats"
+        raise ContractError(where, "require.vary", exact, f"{list(vary)}", fix)
+    if contract.require.grade == "modules":
+        grades = "a grade up to logits beside vary"
+        raise _unsupported(where, "require.grade", grades, '"modules"', 'write grade = "logits"')
+    if contract.model.engine == "synthetic" and "threads" in vary:
+        no_threads = "nothing but batch, memory and order (the engine has no threads)"
+        raise _unsupported(where, "require.vary", no_threads, '"threads"', fix)
 
 
 def _refuse_synthetic(contract: Contract, where: str) -> None:
@@ -45,6 +83,11 @@ def _refuse_synthetic(contract: Contract, where: str) -> None:
     if own and contract.decoding.do_sample:
         fix = "write do_sample = false"
         raise _unsupported(where, "decoding.do_sample", "false", "true", fix)
+    inject = contract.control.inject if contract.control else "racy_linear:"
+    if own and not inject.startswith(("racy_linear:", "ordered_linear:")):
+        fix = "inject racy_linear or ordered_linear, or use an engine with modules"
+        linears = "racy_linear or ordered_linear (the engine has no linears)"
+        raise _unsupported(where, "control.inject", linears, f'"{inject}"', fix)
 
 
 def _unsupported(where: str, key: str, expected: str, got: str, fix: str) -> ContractError:

@@ -14,6 +14,7 @@ from fleet.errors import EvidenceError
 from fleet.evidence.states import Cause, Purpose, State
 
 MANIFEST_FORMAT = 2
+_WHERE_VARIED = ("varied", "stress")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Manifest:
     """What one process did. Digests are ``sha256:<hex>`` text.
 
     ``trace``: ``files`` (name -> digest), ``coverage``, ``hooks``, ``repeats``; empty if untraced.
+    ``varied``: what this replay took in place of the contract's own values, as planned; ``stress``:
+    counters that prove it, one table per varied name. Both are absent where they are empty.
     """
 
     attempt: str
@@ -72,11 +75,14 @@ class Manifest:
     vary: tuple[str, ...] = ()
     volatile: dict[str, Any] = field(default_factory=dict)
     trace: dict[str, Any] = field(default_factory=dict)
+    varied: dict[str, Any] = field(default_factory=dict)
+    stress: dict[str, Any] = field(default_factory=dict)
     format: int = MANIFEST_FORMAT
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON."""
-        return canonical_json(asdict(self))
+        """Canonical JSON; that of an exact repeat has no key of a varied one."""
+        body = asdict(self)
+        return canonical_json({k: v for k, v in body.items() if v or k not in _WHERE_VARIED})
 
     @property
     def digest(self) -> bytes:
@@ -95,8 +101,10 @@ class Manifest:
             if raw.get("format") != MANIFEST_FORMAT:
                 raise EvidenceError("evidence-altered", f"manifest format {raw.get('format')!r}")
             known = {f.name for f in fields(cls)}
-            if set(raw) != known:
-                raise EvidenceError("evidence-altered", f"manifest keys {sorted(set(raw) ^ known)}")
+            odd = set(raw) ^ known - {key for key in _WHERE_VARIED if key not in raw}
+            if odd or any(not raw.get(key, True) for key in _WHERE_VARIED):
+                raise EvidenceError("evidence-altered", f"manifest keys {sorted(odd)}")
+            raw = {key: {} for key in _WHERE_VARIED} | raw
             _require_types(raw)
             cause = Cause(**raw["cause"]) if raw["cause"] is not None else None
             return cls(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet.contract.canonical import digest_json, sha256, to_text
+from fleet.contract.vary import comparable
 from fleet.errors import EvidenceError
 from fleet.evidence.landing import Landing, file_sha256
 from fleet.evidence.ledger import Entry
@@ -20,6 +21,7 @@ from fleet.evidence.modules import Modules, read_modules
 from fleet.evidence.rows import batch_places, check_columns, identities
 from fleet.evidence.sample_set import check_sample_set
 from fleet.evidence.states import Cause
+from fleet.evidence.stress import check_plan, check_stress
 from fleet.evidence.summary import AttemptSummary
 from fleet.evidence.tally import tally_rows
 from fleet.evidence.trace import require_files
@@ -120,6 +122,7 @@ def _planned(summary: AttemptSummary, story: _Story) -> AttemptSummary:
         contract=body.get("contract", ""),
         execution_id=body.get("execution_id", ""),
         vary=tuple(body.get("vary", ())),
+        varied=dict(body.get("varied", {})),
         num_samples=body.get("num_samples", 0),
         accepted_at_s=accepted.at_s if accepted else None,
         process=Process(**story.started.body["process"]) if story.started else None,
@@ -134,6 +137,8 @@ def _read_manifest(landing: Landing, attempt: str) -> Manifest | None:
 def _with_manifest(summary: AttemptSummary, manifest: Manifest | None) -> AttemptSummary:
     if manifest is None:
         return summary
+    effective = comparable(manifest.effective, summary.vary)
+    at_the_end = comparable(manifest.effective_end, summary.vary)
     return replace(
         summary,
         campaign=summary.campaign or manifest.campaign,
@@ -144,10 +149,10 @@ def _with_manifest(summary: AttemptSummary, manifest: Manifest | None) -> Attemp
         traced=manifest.traced,
         stages={
             **manifest.stages,
-            "effective": to_text(digest_json(manifest.effective)),
-            "effective_end": to_text(digest_json(manifest.effective_end)),
+            "effective": to_text(digest_json(effective)),
+            "effective_end": to_text(digest_json(at_the_end)),
         },
-        effective=manifest.effective,
+        effective=effective,
         process=manifest.process,
         envelope=manifest.envelope,
         warnings=manifest.warnings,
@@ -191,6 +196,7 @@ def _check_identity(manifest: Manifest, story: _Story, path: Path) -> None:
     theirs = (manifest.attempt, manifest.campaign, manifest.slot, manifest.execution_id)
     if ours != theirs:
         raise EvidenceError("evidence-altered", f"manifest of {theirs}, planned was {ours}")
+    check_plan(planned, manifest)
 
 
 def _check_parts(landing: Landing, manifest: Manifest) -> None:
@@ -257,7 +263,10 @@ def _with_rows(
     tally = tally_rows(parts, arms, in_order, modules.digests if modules else None)
     if tally.roots != manifest.roots or tally.arm_roots != manifest.arm_roots:
         raise EvidenceError("evidence-altered", "the rows do not give the manifest's roots")
-    _check_batches(parts, planned.body.get("batch_size"))
+    if manifest.vary:
+        check_stress(planned, manifest, parts)
+    else:
+        _check_batches(parts, planned.body.get("batch_size"))
     power, trace = tally.power, {}
     if modules is not None:
         covered = modules.coverage

@@ -70,7 +70,8 @@ class AttemptSummary:
     ``stages``: checkpoint, post_init_weights, end_weights, effective, effective_end digests.
     ``unit`` is the unit's identity, ``platform`` the class key. ``trace``: coverage of a replay
     that was certified with every call traced; ``gap``: why it is not complete, or None; ``doubt``:
-    why its hooks may have changed what they watched, or None.
+    why its hooks may have changed what they watched, or None. ``varied``: what it took in place of
+    the contract's own values; ``effective`` and its digests leave out what follows from that.
     """
 
     attempt: str
@@ -97,6 +98,12 @@ class AttemptSummary:
     warnings: tuple[str, ...] = ()
     effective: dict[str, Any] = field(default_factory=dict)
     trace: dict[str, Any] = field(default_factory=dict)
+    varied: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_reference(self) -> bool:
+        """Did it take the contract's own values?"""
+        return not self.varied
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form, the inverse of :meth:`from_json`."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fleet.contract.vary import in_words
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge import account
 from fleet.judge.bounds import process_bound, record_bound
@@ -134,9 +135,10 @@ def _reason(found: Findings, outcome: Outcome, power: dict[str, Any] | None, lay
     claim = f"{account.records(found)} records of {used} fresh replays agree at the grade"
     why = f" ({'; '.join(power['reasons'])})" if power and low else ""
     bits = "" if found.attained in ("logits", "modules") else f" ({found.attained}-equal)"
-    kind = "exact repeat" if not found.require.vary else f"vary {', '.join(found.require.vary)}"
+    vary = found.attempts[0].vary
+    kind = f" under {in_words(vary)}" if vary else ", exact repeat"
     head = "PASS, low power" if low else "PASS"
-    return f"{head}{why}: {claim} {found.attained}{bits}, {kind}"
+    return f"{head}{why}: {claim} {found.attained}{bits}{kind}"
 
 
 def _fail_words(found: Findings) -> str:

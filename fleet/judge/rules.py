@@ -20,6 +20,7 @@ from itertools import chain
 from typing import Any
 
 from fleet.contract.model import Require
+from fleet.contract.vary import claim
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge.account import Arms
 from fleet.judge.compare import PairComparison, compare_rows
@@ -31,6 +32,7 @@ from fleet.judge.sets import SetKey, groups, in_order, pairs_needed, set_key
 from fleet.judge.sufficiency import Evidence
 from fleet.judge.tracing.throughout import proven_by, with_execution
 from fleet.judge.tracing.verdict import of_trace, with_culprit
+from fleet.judge.varied import pairs_for_counterfactual, with_counterfactual
 from fleet.judge.verdict import Verdict
 
 __all__ = [
@@ -45,11 +47,13 @@ __all__ = [
     "judge",
     "judge_campaign",
     "of_trace",
+    "pairs_for_counterfactual",
     "pairs_needed",
     "pairs_needed_for_campaign",
     "proven_by",
     "status_of",
     "verdict_lines",
+    "with_counterfactual",
     "with_culprit",
     "with_execution",
 ]
@@ -141,21 +145,23 @@ def had_pass(
 def pairs_needed_for_campaign(
     summaries: Sequence[AttemptSummary], require: Require, campaign: str
 ) -> list[tuple[str, str]]:
-    """:func:`pairs_needed` of every set that the campaign has an attempt in."""
+    """:func:`pairs_needed` of every set of this claim that the campaign has an attempt in."""
     return [
         pair
-        for members in _sets_of(summaries, campaign).values()
+        for members in _sets_of(summaries, require, campaign).values()
         for pair in pairs_needed(members, require, campaign)
     ]
 
 
 def _sets_of(
-    summaries: Sequence[AttemptSummary], campaign: str
+    summaries: Sequence[AttemptSummary], require: Require, campaign: str
 ) -> dict[SetKey, list[AttemptSummary]]:
+    """Those that vary what is asked about: a campaign may hold other claims beside it."""
     return {
         key: members
         for key, members in groups(summaries).items()
-        if any(s.campaign == campaign and s.purpose == "certify" for s in members)
+        if key.vary == claim(require.vary)
+        and any(s.campaign == campaign and s.purpose == "certify" for s in members)
     }
 
 
@@ -169,7 +175,7 @@ def judge_campaign(
     controls_failed: Sequence[str] = (),
     platforms: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Verdict:
-    """One contract's verdict in one campaign, over all platforms its replays landed on.
+    """One claim of a contract in one campaign, over all platforms its replays landed on.
 
     FAIL on any platform wins. A replay whose platform is unknown counts against its campaign. When
     no platform has enough although the replays completed, the pair was parted: VOID, naming the
@@ -184,7 +190,7 @@ def judge_campaign(
         controls_failed: controls of the campaign that did not behave.
         platforms: platform digest -> its facts.
     """
-    sets = _sets_of(summaries, campaign)
+    sets = _sets_of(summaries, require, campaign)
     if not sets:
         return _nothing(summaries, require, campaign, contract_name)
     lost = [s for key, members in sets.items() if not key.platform for s in members]
@@ -220,7 +226,7 @@ def _nothing(
         state="VOID",
         required_grade=require.grade,
         scope=require.scope,
-        vary=require.vary,
+        vary=claim(require.vary),
         code="missing-evidence",
         reason="VOID(missing-evidence): the campaign holds no certification replay",
         campaign=campaign,

@@ -62,7 +62,8 @@ class Evidence:
             return Cause("missing-evidence", "the campaign holds no certification replay")
         unsound = _void(mine) or _offered_twice(mine) or self._not_fresh(mine)
         good = [s for s in mine if is_good(s, self.require)]
-        return unsound or _too_few(mine, good, self.require) or self._doubted(good)
+        short = _too_few(mine, good, self.require) or _not_varied(good, self.require)
+        return unsound or short or self._doubted(good)
 
     def _doubted(self, good: Sequence[AttemptSummary]) -> Cause | None:
         """A PASS at *modules* is about calls that were watched; watching must have moved no bit. It
@@ -124,6 +125,21 @@ def _too_few(
     had = f"{most} on one unit" if require.scope == "same-unit" else str(len(good))
     why = f" for a process bound of {require.process_bound:g}" if needed > require.replays else ""
     return Cause("missing-evidence", f"{needed} complete replays required{why}, {had}")
+
+
+def _not_varied(good: Sequence[AttemptSummary], require: Require) -> Cause | None:
+    """A varied set has its reference and all of its varied replays: one unit must have both, for
+    replays that took the same values prove no more than an exact repeat."""
+    if not any(s.vary for s in good):
+        return None
+    references = {s.unit for s in good if s.is_reference}
+    varied = Counter(s.unit for s in good if not s.is_reference)
+    if any(varied[unit] >= require.replays - 1 for unit in references):
+        return None
+    most = max(varied.values(), default=0)
+    had = f"{len(references)} units with a reference, at most {most} varied on one unit"
+    needed = f"a reference and {require.replays - 1} varied replays required"
+    return Cause("missing-evidence", f"{needed}, {had}")
 
 
 def _causes(

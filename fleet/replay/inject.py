@@ -4,6 +4,9 @@ No unstable kernel exists on CPU, so the racy one is emulated: K is split into c
 partial products are added in 16 bit, where addition is not associative, in an order drawn from the
 operating system's entropy at every call (no seed reaches it), as atomic adds on a device would be.
 ``OrderedLinear`` is its clean twin: the same arithmetic, always in the same order.
+
+The other linears agree with themselves in every exact repeat and depend on one thing that a set of
+replays can vary: the batch, the sample before, the number of threads, what memory held before.
 """
 
 from __future__ import annotations
@@ -30,13 +33,17 @@ class ChunkedLinear(nn.Module):
         self.weight = linear.weight
         self.bias = linear.bias
 
+    def num_chunks(self) -> int:
+        """Into how many partial products the sum is cut at most."""
+        return NUM_CHUNKS
+
     def order(self, num_chunks: int) -> list[int]:
         """The order in which the partial products are added."""
         return list(range(num_chunks))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x (..., in_features) -> (..., out_features), in the dtype of ``x``."""
-        num_chunks = min(NUM_CHUNKS, self.in_features)
+        num_chunks = min(self.num_chunks(), self.in_features)
         parts = zip(x.chunk(num_chunks, -1), self.weight.chunk(num_chunks, -1), strict=True)
         short = torch.bfloat16 if x.dtype == torch.float32 else x.dtype
         products = [nn.functional.linear(a, w).to(short) for a, w in parts]
@@ -61,9 +68,56 @@ class RacyLinear(ChunkedLinear):
         return sorted(range(num_chunks), key=lambda i: draws[8 * i : 8 * i + 8])
 
 
+class BatchLinear(OrderedLinear):
+    """Its result depends on how many rows share the batch, as where a kernel is chosen by shape."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As before, and a part that grows with the rows beside this one."""
+        return super().forward(x) + (x.shape[0] - 1) / 64
+
+
+class CarryingLinear(OrderedLinear):
+    """It keeps something of one call for the next, as a cache that nobody empties."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear)
+        self.before = 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As before, and a part of what the call before this one was given."""
+        carried, self.before = self.before, float(x.float().abs().mean())
+        return super().forward(x) + carried / 4
+
+
+class ThreadedLinear(OrderedLinear):
+    """Its sum is split by the number of threads, as that of a parallel reduction is."""
+
+    def num_chunks(self) -> int:
+        """One chunk for each thread."""
+        return torch.get_num_threads()
+
+
+WORKSPACE_BYTES = 33 * 2**20
+"""Above glibc's largest threshold (mallopt(3), "M_MMAP_THRESHOLD"): always mapped anew, so that
+without a pattern it reads as zero in every process, by habit."""
+
+
+class UninitializedLinear(OrderedLinear):
+    """It takes a workspace for zero that nobody has written, as a forgotten memset does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As before, and what the workspace happens to hold."""
+        workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=x.device)
+        return super().forward(x) + float(workspace[WORKSPACE_BYTES // 2]) / 64
+
+
 _KINDS: dict[str, type[ChunkedLinear]] = {
     "racy_linear": RacyLinear,
     "ordered_linear": OrderedLinear,
+    "batch_linear": BatchLinear,
+    "carrying_linear": CarryingLinear,
+    "threaded_linear": ThreadedLinear,
+    "uninitialized_linear": UninitializedLinear,
 }
 
 

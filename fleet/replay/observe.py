@@ -1,7 +1,8 @@
 """Run the engine over the planned samples and write down what was seen, row by row.
 
-Dataset order, arm by arm, by the batch plan. Settings are read back after every batch, so a thread
-count that changes at sample 9 is found at sample 9. Knows no file and no other replay.
+Arm by arm, by the batch plan, in dataset order unless that is varied. Settings are read back after
+every batch, so a thread count that changes at sample 9 is found at sample 9. Knows no file and no
+other replay.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from fleet.contract.canonical import digest_json, sha256, to_text
 from fleet.contract.model import Contract
 from fleet.contract.parsers import Parser
+from fleet.contract.vary import batch_plan, comparable
 from fleet.errors import AttemptFailed, AttemptVoid, ParserFault
 from fleet.evidence.digests import ids_bytes, token_sequence_digest
 from fleet.evidence.records import Record
+from fleet.evidence.stress import Ran
 from fleet.replay.engines.protocol import Engine, Generation, Prepared, Settings
 from fleet.replay.inputs import clocks, render_arm
 from fleet.replay.pinned import Samples
@@ -74,8 +77,9 @@ def generate(
     samples: Samples,
     parsers: Mapping[str, Parser],
     session: TraceSession | None = None,
+    ran: Ran | None = None,
 ) -> Iterator[list[Record]]:
-    """One list of records per batch; ``session`` traces them.
+    """One list of records per batch; ``session`` traces them, ``ran`` counts them.
 
     Raises:
         AttemptVoid: a setting stopped being in force.
@@ -84,8 +88,11 @@ def generate(
     position = {sample: i for i, sample in enumerate(task.sample_ids)}
     size = contract.decoding.batch_size
     for arm in task.arms:
-        for ordinal, rows in enumerate(batches(inputs[arm], size)):
-            batch, made = _run_batch(engine, arm, ordinal, rows, session)
+        for planned in batch_plan(task.sample_ids, arm, size, task.varied):
+            rows = [inputs[arm][at] for at in planned.positions]
+            batch, made = _run_batch(engine, arm, planned.ordinal, rows, session, task.vary)
+            if ran is not None:
+                ran.add(arm, [position[p.sample_id] for p, _ in zip(rows, made, strict=True)])
             yield [
                 _record(
                     task.attempt,
@@ -117,6 +124,7 @@ def _run_batch(
     ordinal: int,
     rows: Sequence[Prepared],
     session: TraceSession | None,
+    vary: Sequence[str],
 ) -> tuple[_Batch, list[Generation]]:
     rng = engine.rng()
     begun = time.monotonic()
@@ -124,10 +132,9 @@ def _run_batch(
     seconds = (time.monotonic() - begun) / len(rows)
     settings = engine.settings()
     require_in_force(settings, f"at sample {arm}/{rows[0].sample_id}")
-    in_force = {
-        "settings": dict(settings.effective),
-        "batch": [to_text(sha256(ids_bytes(row.prompt_ids))) for row in rows],
-    }
+    in_force: dict[str, Any] = {"settings": comparable(settings.effective, vary)}
+    if "batch" not in vary:
+        in_force["batch"] = [to_text(sha256(ids_bytes(row.prompt_ids))) for row in rows]
     return _Batch(arm, ordinal, rng, digest_json(in_force), seconds), made
 
 
@@ -196,12 +203,16 @@ def _record(
     )
 
 
-def envelope(contract: Contract, inputs: Inputs) -> dict[str, Any]:
+def envelope(task: ReplayTask, contract: Contract, inputs: Inputs) -> dict[str, Any]:
     """The shapes that were exercised: the claim holds for these, outside them is UNTESTED."""
     size = contract.decoding.batch_size
     new = contract.decoding.max_new_tokens
     lengths = [len(p.prompt_ids) for arm in inputs.values() for p in arm]
-    shapes = {shape(rows) for arm in inputs.values() for rows in batches(arm, size)}
+    shapes = {
+        shape([prepared[at] for at in batch.positions])
+        for arm, prepared in inputs.items()
+        for batch in batch_plan(task.sample_ids, arm, size, task.varied)
+    }
     return {
         "prompt_tokens": [min(lengths), max(lengths)],
         "context_tokens": max(lengths) + new,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import fleet
 from fleet.contract.canonical import to_text
 from fleet.contract.model import Contract
+from fleet.contract.vary import environment, varied_contract
 from fleet.errors import AttemptEnded, AttemptVoid, EvidenceError, UsageError
 from fleet.evidence.landing import file_sha256, write_once
 from fleet.evidence.manifest import Manifest
@@ -35,6 +36,7 @@ from fleet.replay.engines.protocol import Census, Engine
 from fleet.replay.engines.registry import make_engine
 from fleet.replay.gpu.watch import open_watch, require_healthy, since_boot_s
 from fleet.replay.probe import AtEntry, read_platform, read_unit
+from fleet.replay.stress import Stress
 from fleet.replay.task import ReplayTask, device_environment
 
 if TYPE_CHECKING:  # it brings torch, which the synthetic engine does without
@@ -57,6 +59,7 @@ class _Progress:
     warnings: list[str] = field(default_factory=list)
     volatile: dict[str, Any] = field(default_factory=dict)
     trace: dict[str, Any] = field(default_factory=dict)
+    stress: dict[str, Any] = field(default_factory=dict)
 
 
 def run_replay(task: ReplayTask, entry: AtEntry, ids: dict[str, str] | None = None) -> Manifest:
@@ -98,8 +101,9 @@ def _replay(
     task: ReplayTask, entry: AtEntry, ids: dict[str, str], seen: _Progress, writer: PartWriter
 ) -> None:
     started = time.monotonic()
-    contract = task.typed_contract()
-    set_by_us = determinism.environment(contract)
+    own = task.typed_contract()
+    contract, stress = varied_contract(own, task.varied), Stress.of(task, own)
+    set_by_us = determinism.environment(contract) | environment(task.vary, task.varied)
     watch = open_watch(task.device)
     seen.freshness = freshness.observe(task, entry, ids, watch)
     uuid = task.device.uuid if task.device else None
@@ -109,7 +113,7 @@ def _replay(
     seen.unit = dict(read_unit(task.node_label, task.device))
     freshness.require_fresh(task, entry, seen.freshness)
     freshness.require_given(entry, set_by_us | device_environment(task.device))
-    pinned.execution(task, contract)
+    pinned.execution(task, own)
     samples, parsers = pinned.samples(task), pinned.parsers(task, contract)
     checkpoint = pinned.folder_of(task)
     importing = time.monotonic()
@@ -118,7 +122,7 @@ def _replay(
     engine = make_engine(contract, checkpoint)
     seen.volatile["import_s"] = time.monotonic() - importing
     inputs = observe.prepare(task, contract, engine, samples)
-    seen.envelope = observe.envelope(contract, inputs)
+    seen.envelope = observe.envelope(task, contract, inputs)
     seen.warnings.extend(observe.input_warnings(inputs))
     on_disk = pinned.weights(task, checkpoint)
     seen.stages["checkpoint"] = task.digests["checkpoint"]
@@ -129,14 +133,19 @@ def _replay(
     pinned.require_untouched(checkpoint, on_disk)
     seen.effective["kernel_cache_at_load"] = kernels
     seen.volatile["load_s"] = time.monotonic() - started
+    stress.after_load()
+    ran = stress.ran if task.varied else None
     with _tracing(task, engine, seen) as session:
-        for records in observe.generate(task, contract, engine, inputs, samples, parsers, session):
+        for records in observe.generate(
+            task, contract, engine, inputs, samples, parsers, session, ran
+        ):
             writer.add(records)
             watch.sample()
     writer.flush()
     seen.volatile["generate_s"] = time.monotonic() - started
     seen.volatile["peak_bytes"] = watch.peak_bytes()
     _settings_at_the_end(engine, seen)
+    seen.stress = stress.at_the_end(seen.effective, seen.effective_end)
     if session is None:
         seen.census["executed"] = engine.executed(inputs[task.arms[0]][0])
     _weights_at_the_end(engine, seen)
@@ -291,6 +300,9 @@ def _close(
         | {"fleet": fleet.__version__, "host": python_platform.node(), "closed_at_s": time.time()},
         traced=task.trace is not None,
         trace=seen.trace,
+        vary=task.vary,
+        varied=task.varied,
+        stress=seen.stress,
     )
     write_once(task.folder / "manifest.json", manifest.to_bytes())
     return manifest
@@ -302,7 +314,8 @@ def _tally(task: ReplayTask, writer: PartWriter, trace: Mapping[str, Any]) -> Ta
     modules = None
     if task.traces_everything:
         modules = read_modules(task.folder, trace["files"], trace["hooks"]).digests
-    return tally_rows(paths, task.arms, in_order=True, modules=modules)
+    in_order = not {"order", "batch"} & task.varied.keys()
+    return tally_rows(paths, task.arms, in_order=in_order, modules=modules)
 
 
 def _logs(folder: Path) -> dict[str, str]:

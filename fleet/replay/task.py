@@ -6,7 +6,7 @@ Plain data, so that it can cross to any process. A task names one attempt; it is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,8 @@ class ReplayTask:
     ``contract`` is the model's JSON; ``digests`` the pinned content digests as ``sha256:<hex>``
     under checkpoint, dataset, tokenizer, chat_template and ``parser.<arm>``. ``sample_ids`` are the
     planned samples in dataset order; fewer than the dataset has only where no verdict is made.
-    ``device``: the one device of the slot; None for the CPU.
+    ``device``: the one device of the slot; None for the CPU. ``vary``: what the set of replays
+    varies; ``varied``: what this one takes, nothing for the reference; ``contract`` keeps its own.
     """
 
     attempt: str
@@ -95,6 +96,8 @@ class ReplayTask:
     predecessor: Process | None = None
     trace: TraceOrder | None = None
     device: Device | None = None
+    vary: tuple[str, ...] = ()
+    varied: dict[str, Any] = field(default_factory=dict)
 
     def typed_contract(self) -> Contract:
         """The contract, validated again in the process that runs it."""
@@ -126,5 +129,6 @@ class ReplayTask:
                 "predecessor": predecessor,
                 "trace": TraceOrder.from_json(raw["trace"]) if raw["trace"] else None,
                 "device": Device(**raw["device"]) if raw["device"] else None,
+                "vary": tuple(raw["vary"]),
             }
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.contract.model import Contract, Expect, Require
@@ -61,6 +61,10 @@ class Asked:
     expect: Expect | None
     dtype: str
 
+    def about(self, vary: tuple[str, ...]) -> Asked:
+        """The same, asked about the replays that vary this."""
+        return replace(self, require=self.require.model_copy(update={"vary": vary}))
+
 
 @dataclass
 class Answers:
@@ -103,9 +107,19 @@ class Answers:
             controls_failed=controls_failed,
             platforms=self._platform_facts(),
         )
-        found = self.localised(campaign, summaries) if verdict.verdict == "FAIL" else None
+        traceable = verdict.verdict == "FAIL" and not verdict.vary
+        found = self.localised(campaign, summaries) if traceable else None
         verdict = verdict if found is None else rules.with_culprit(verdict, found)
+        verdict = self.with_counterfactual(verdict, asked, summaries)
         return rules.with_execution(verdict, summaries)
+
+    def with_counterfactual(
+        self, verdict: Verdict, asked: Asked, summaries: Sequence[AttemptSummary]
+    ) -> Verdict:
+        """A FAIL of varied replays, with what replays under the contract's own values say of it."""
+        needed = rules.pairs_for_counterfactual(verdict, summaries, asked.require)
+        compared = self.comparisons(needed, asked.dtype)
+        return rules.with_counterfactual(verdict, summaries, asked.require, compared)
 
     def localised(self, campaign: str, summaries: Sequence[AttemptSummary]) -> Localisation | None:
         """Where a campaign's replays part: by the evidence of the failing replays where they were

@@ -180,14 +180,14 @@ def _platforms(answers: Answers, name: str) -> list[AttemptSummary]:
     return [
         s for s in everything
         if len(wanted) >= 4 and s.platform.removeprefix("sha256:").startswith(wanted)
-        and s.state == "COMPLETE" and s.purpose == "certify"
+        and s.state == "COMPLETE" and s.purpose == "certify" and s.is_reference
     ]  # fmt: skip
 
 
 def _newest(answers: Answers, name: str) -> list[AttemptSummary]:
     found = queries.summaries(answers.store.con, contract=name)
     complete = [s for s in found if s.state == "COMPLETE" and s.purpose == "certify"]
-    return complete[-1:]
+    return [s for s in complete if s.is_reference][-1:]
 
 
 def _fields(answers: Answers, a: AttemptSummary, b: AttemptSummary) -> Changes:

@@ -129,13 +129,14 @@ def rows_of(
     if asked.expect is not None and asked.expect.culprit is not None:
         return [_traced_control(answers, asked, summaries, facts, now_s)]
     groups = rules.groups(summaries)
-    homeless = [s for key, members in groups.items() if not key.platform for s in members]
-    rows = [
-        _row(answers, asked, key, members, homeless if key.platform else [], controls, facts, now_s)
-        for key, members in sorted(groups.items())
-        if key.platform or len(groups) == 1
-    ]
-    rows = [_with_traces(answers, row, summaries) for row in rows]
+    rows = []
+    for key, members in sorted(groups.items()):
+        homeless = _homeless(groups, key.vary)
+        if key.platform:
+            rows.append(_row(answers, asked, key, members, homeless, controls, facts, now_s))
+        elif sum(other.vary == key.vary for other in groups) == 1:
+            rows.append(_row(answers, asked, key, members, [], controls, facts, now_s))
+    rows = [_with_traces(answers, row, asked, summaries) for row in rows]
     untraced = [r for r in rows if not (r.verdict and r.verdict.traced)]
     return [r for r in rows if r in untraced or _adds(r, untraced)] or rows
 
@@ -143,10 +144,17 @@ def rows_of(
 def _adds(row: StatusRow, untraced: Sequence[StatusRow]) -> bool:
     """Traced replays that agree add nothing but a grade that no untraced ones reach. Those that
     differ stay a difference, told once."""
-    here = [r for r in untraced if r.platform == row.platform]
+    here = [r for r in untraced if _place(r) == _place(row)]
     if _fails(row):
         return not any(_fails(r) for r in here)
     return row.state == "PASS" and all(_height(row) > _height(r) for r in here)
+
+
+def _homeless(
+    sets: Mapping[rules.SetKey, list[AttemptSummary]], vary: tuple[str, ...]
+) -> list[AttemptSummary]:
+    """Attempts of the same claim that died before they could state their platform."""
+    return [s for k, found in sets.items() if not k.platform and k.vary == vary for s in found]
 
 
 def _fails(row: StatusRow) -> bool:
@@ -158,14 +166,21 @@ def _height(row: StatusRow) -> int:
     return GRADES.index(grade) if grade else -1
 
 
+def _place(row: StatusRow) -> tuple[str, tuple[str, ...]]:
+    """Where and of what a row speaks, whether or not it was traced."""
+    return row.platform, row.verdict.vary if row.verdict else ()
+
+
 def _with_traces(
-    answers: Answers, row: StatusRow, summaries: Sequence[AttemptSummary]
+    answers: Answers, row: StatusRow, asked: Asked, summaries: Sequence[AttemptSummary]
 ) -> StatusRow:
-    """A FAIL with what the newest trace on its platform found, a PASS with what was watched."""
+    """A FAIL with what the newest trace on its platform found, or with what exact repeats there say
+    of what was varied; a PASS with what was watched."""
     if row.verdict is None:
         return row
     here = [s for s in summaries if s.platform == row.platform]
-    told = answers.with_newest_trace(row.verdict, here)
+    told = answers.with_counterfactual(row.verdict, asked, here)
+    told = told if told.vary else answers.with_newest_trace(told, here)
     return replace(row, verdict=rules.with_execution(told, here))
 
 

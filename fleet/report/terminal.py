@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fleet.contract.vary import in_words
 from fleet.judge.rules import verdict_lines
 from fleet.judge.verdict import Verdict
 from fleet.report import screen
@@ -42,8 +43,9 @@ def print_campaign(console: Console, answer: CampaignAnswer) -> None:
 
 
 def _add_row(table: Table, verdict: Verdict, role: str) -> None:
+    name = told_name(verdict.contract, verdict.vary)
     table.add_row(
-        f"{verdict.contract} ({role})" if role else verdict.contract,
+        f"{name} ({role})" if role else name,
         _word(verdict.state),
         verdict.attained_grade or "-",
         f"{verdict.records - verdict.mismatches}/{verdict.records}" if verdict.records else "-",
@@ -51,6 +53,11 @@ def _add_row(table: Table, verdict: Verdict, role: str) -> None:
         str(verdict.records or "-"),
         _bound(verdict.bounds.get("record")),
     )
+
+
+def told_name(contract: str, vary: Sequence[str]) -> str:
+    """A contract, and what its replays varied."""
+    return f"{contract}, {in_words(vary)}" if vary else contract
 
 
 def _word(state: str) -> Text:
@@ -67,7 +74,7 @@ def _bound(value: float | None) -> str:
 
 def _print_details(console: Console, verdict: Verdict, behaved: frozenset[str]) -> None:
     note = "  (a control: as expected)" if verdict.contract in behaved else ""
-    name = Text(f"\n{verdict.contract}", style="bold")
+    name = Text(f"\n{told_name(verdict.contract, verdict.vary)}", style="bold")
     _verbatim(console, name + Text(f": {verdict.reason}{note}"))
     for line in verdict_lines(verdict):
         _verbatim(console, f"  {line}")
@@ -88,6 +95,9 @@ def _print_difference(console: Console, verdict: Verdict) -> None:
     _verbatim(console, f"  first difference: {head}")
     for line in rest:
         _verbatim(console, f"  {line}")
+    if verdict.vary:
+        claims = f"--vary {','.join(verdict.vary)} --vary none"
+        return _verbatim(console, f"  look again: fleet certify {verdict.contract} {claims}")
     sample, arm = first.get("sample_id"), first.get("arm")
     again = f"{verdict.contract} --sample {sample} --arm {arm}"
     _verbatim(console, f"  look again: fleet replay {again}")
@@ -108,7 +118,7 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
     for row in rows:
         verdict = row.verdict
         table.add_row(
-            row.contract,
+            _name_of(row),
             _word(row.state),
             (verdict.attained_grade if verdict else None) or "-",
             verdict.scope if verdict else "-",
@@ -124,7 +134,11 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
         if row.verdict and row.verdict.culprit:
             words += f"; first divergence: {place_of(row.verdict.culprit)}, {row.verdict.fault}"
         if row.state != "PASS" and words:
-            _verbatim(console, f"{row.contract}: {words}")
+            _verbatim(console, f"{_name_of(row)}: {words}")
+
+
+def _name_of(row: StatusRow) -> str:
+    return told_name(row.contract, row.verdict.vary if row.verdict else ())
 
 
 def _process_bound(verdict: Verdict | None) -> str:

@@ -7,7 +7,7 @@ which no further replay can take back, ends it sooner. Knows no verdict.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet.evidence.landing import Landing
 from fleet.evidence.manifest import Manifest
@@ -33,13 +33,16 @@ class UntilBound:
     _roots: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, ends: Sequence[AttemptEnd]) -> Sequence[Slot]:
-        """One more slot of the first contract that needs one, else whatever comes after."""
-        for resolved in self.contracts.values():
-            slots = [e for e in ends if _certifies(e) and e.slot.contract == resolved.name]
-            if slots and self._wants(resolved, slots):
+        """One more slot of the first claim that needs one, else whatever comes after."""
+        sets: dict[tuple[str, tuple[str, ...]], list[AttemptEnd]] = {}
+        for end in ends:
+            if _certifies(end):
+                sets.setdefault((end.slot.contract, end.slot.vary), []).append(end)
+        for (name, _), of_set in sets.items():
+            if name in self.contracts and self._wants(self.contracts[name], of_set):
+                last = max((e.slot for e in of_set), key=lambda slot: slot.replay)
                 index = max(e.slot.index for e in ends) + 1
-                last = max(slots, key=lambda e: e.slot.replay).slot
-                return [Slot(index, last.contract, last.replay + 1, last.role, last.work)]
+                return [replace(last, index=index, replay=last.replay + 1)]
         return self.then(ends)
 
     def _wants(self, resolved: Resolved, ends: Sequence[AttemptEnd]) -> bool:

@@ -17,6 +17,7 @@ from fleet.evidence.states import Purpose
 from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
 from fleet.schedule.adaptive import UntilBound
+from fleet.schedule.claims import Claims, claims_of, own_claim
 from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.plan import MUST, TRACED, Slot, Work, controls_for, plan
@@ -43,7 +44,8 @@ class Places:
 @dataclass(frozen=True)
 class Request:
     """What to run. ``samples`` and ``arms`` narrow it for ``fleet replay``; ``replays`` and
-    ``process_bound`` take the place of what the named contracts require.
+    ``process_bound`` take the place of what the named contracts require. ``claims``: what sets of
+    replays vary, one verdict each, in place of the contracts' own ``vary``.
     """
 
     contracts: tuple[str, ...]
@@ -55,6 +57,7 @@ class Request:
     process_bound: float | None = None
     limits: Limits = field(default_factory=Limits)
     argv: tuple[str, ...] = ()
+    claims: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass
@@ -64,10 +67,16 @@ class Planned:
     named: list[Resolved]
     controls: list[Resolved]
     slots: list[Slot] = field(default_factory=list)
+    claims: Claims = field(default_factory=dict)
 
     def asked(self, which: Sequence[Resolved]) -> list[Asked]:
-        """As the judge needs them."""
-        return [asked_of(r.name, r.execution_id, r.loaded.contract) for r in which]
+        """As the judge needs them: one for each claim of each contract, in that order."""
+        own = [(r, asked_of(r.name, r.execution_id, r.loaded.contract)) for r in which]
+        return [
+            asked.about(vary)
+            for r, asked in own
+            for vary in self.claims.get(r.name, (own_claim(r),))
+        ]
 
 
 def plan_request(request: Request, places: Places, say: Say) -> Planned:
@@ -103,8 +112,10 @@ def plan_resolved(request: Request, named: list[Resolved], places: Places, say: 
     _require_expectations([r for r in (*named, *controls) if r.name in MUST])
     works = {r.name: THROUGHOUT for r in named if _traced_throughout(request, r)}
     works |= {r.name: p.work for r in (*named, *controls) if (p := _traced_control(r))}
-    slots = plan([_slot_count(r) for r in named], [_slot_count(r) for r in controls], works)
-    return Planned(named, controls, slots)
+    certifies = request.purpose == "certify"
+    claims = claims_of(named, request.claims, request.trace) if certifies else {}
+    counts = [_slot_count(r) for r in named], [_slot_count(r) for r in controls]
+    return Planned(named, controls, plan(*counts, works, claims), claims)
 
 
 THROUGHOUT = Work("certify", trace=TraceOrder())
@@ -267,8 +278,10 @@ def _looking_into(
         _ingest_after(places.store, landing)
         with open_reader(places.store) as store:
             answers = Answers(store, landing)
-            pairs = zip(planned.named, planned.asked(planned.named), strict=True)
-            verdicts = [(r, answers.verdict(campaign.id, asked)) for r, asked in pairs]
+            # a trace is of exact repeats, so it is no look into what only a variation showed
+            pairs = [(r, a) for r in planned.named for a in planned.asked([r])]
+            exact = [(r, asked) for r, asked in pairs if not asked.require.vary]
+            verdicts = [(r, answers.verdict(campaign.id, asked)) for r, asked in exact]
         return [
             plan_for(verdict, r) for r, verdict in verdicts if verdict.verdict == "FAIL"
             and r.has_modules and _traced_control(r) is None

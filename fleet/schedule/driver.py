@@ -8,6 +8,7 @@ the campaign goes on and the ledger says what happened. Knows no verdict.
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from fleet.contract.canonical import from_text, sha256, to_text
+from fleet.contract.model import Contract
+from fleet.contract.vary import Own, draw, in_words, varied_contract
+from fleet.contract.vary import environment as varied_environment
 from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Ledger
@@ -66,6 +70,7 @@ class Campaign:
         purpose: what the attempts are for; only ``certify`` can help a PASS.
         samples: a subset of sample ids (``fleet replay``); None for the whole dataset.
         arms: a subset of arms; None for all.
+        cores: bounds a varied number of threads.
     """
 
     landing: Landing
@@ -78,6 +83,7 @@ class Campaign:
     arms: tuple[str, ...] | None = None
     on_event: Say = lambda _: None
     id: str = field(default_factory=lambda: new_campaign_id())
+    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
     _last: Process | None = None
     _total: int = 0
     _interrupts: Interrupts = field(default_factory=Interrupts)
@@ -211,8 +217,9 @@ class Campaign:
 
     def environment(self, task: ReplayTask, resolved: Resolved) -> dict[str, str]:
         """What the process is given before it starts; the nonce keeps cached workers out."""
-        contract = resolved.loaded.contract
+        contract = varied_contract(resolved.loaded.contract, task.varied)
         environment = determinism.environment(contract) | device_environment(task.device)
+        environment |= varied_environment(task.vary, task.varied)
         environment |= caches.environment(contract, self.scratch, task.attempt)
         return environment | {"FLEET_NONCE": task.attempt}
 
@@ -256,15 +263,18 @@ class Campaign:
         return gone
 
     def _planned(self, slot: Slot, task: ReplayTask) -> dict[str, Any]:
-        trace = {} if task.trace is None else {"trace": asdict(task.trace)}
-        return trace | {
+        more: dict[str, Any] = {} if task.trace is None else {"trace": asdict(task.trace)}
+        if task.vary:
+            own = asdict(self._own(task.typed_contract(), task.sample_ids))
+            more |= {"varied": task.varied, "own": own}
+        return more | {
             "slot": slot.index,
             "replay": slot.replay,
             "role": slot.role,
             "contract": slot.contract,
             "execution_id": task.execution_id,
             "purpose": task.purpose,
-            "vary": [],
+            "vary": list(task.vary),
             "node": task.node_label,
             "device": asdict(task.device) if task.device else None,
             "num_samples": len(task.sample_ids),
@@ -276,6 +286,8 @@ class Campaign:
     def task(self, slot: Slot, resolved: Resolved, attempt: str) -> ReplayTask:
         contract = resolved.loaded.contract
         work = slot.work or Work(self.purpose, self.samples, self.arms)
+        ids = work.samples or resolved.dataset.ids
+        own = self._own(contract, ids)
         return ReplayTask(
             attempt=attempt,
             campaign=self.id,
@@ -288,7 +300,7 @@ class Campaign:
             digests=resolved.digests,
             checkpoint=str(resolved.checkpoint) if resolved.checkpoint else None,
             dataset_file=str(resolved.dataset.file.resolve()),
-            sample_ids=work.samples or resolved.dataset.ids,
+            sample_ids=ids,
             arms=work.arms or tuple(sorted(contract.arms)),
             landing=str(self.landing.root.resolve()),
             scratch=str(self.scratch.resolve()),
@@ -296,11 +308,18 @@ class Campaign:
             predecessor=self._last,
             trace=work.trace,
             device=None if contract.model.engine == "synthetic" else self.launcher.device(),
+            vary=slot.vary,
+            varied=draw(slot.vary, attempt, slot.replay, own),
         )
+
+    def _own(self, contract: Contract, ids: Sequence[str]) -> Own:
+        return Own.of(contract, len(ids), self.cores)
 
 
 def _told(slot: Slot, task: ReplayTask) -> str:
     """What a replay does, for whoever watches."""
+    if task.vary:
+        return f"replay {slot.replay}, {in_words(task.vary)}{'' if task.varied else ', reference'}"
     if task.trace is None:
         return f"replay {slot.replay}"
     if task.trace.targets:

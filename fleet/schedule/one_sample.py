@@ -47,7 +47,7 @@ def newest_certified(
     for summary in replayed[:1]:
         same = [
             s for s in known
-            if s.purpose == "certify" and s.state == "COMPLETE"
+            if s.purpose == "certify" and s.state == "COMPLETE" and s.is_reference
             and (s.execution_id, s.platform) == (summary.execution_id, summary.platform)
         ]  # fmt: skip
         return max(same, key=lambda s: s.accepted_at_s or 0.0, default=None)

@@ -47,9 +47,9 @@ class Work:
 
 @dataclass(frozen=True)
 class Slot:
-    """One planned replay: the ``replay``-th of its contract, in campaign order.
+    """One planned replay: the ``replay``-th of its contract and claim, in campaign order.
 
-    ``work``: None for the campaign's own.
+    ``work``: None for the campaign's own. ``vary``: the claim; replay 0 of it is the reference.
     """
 
     index: int
@@ -57,6 +57,7 @@ class Slot:
     replay: int
     role: Role
     work: Work | None = None
+    vary: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As a dry run shows it; ``work`` is null for what the campaign is for."""
@@ -68,7 +69,7 @@ class Slot:
                 "arms": list(self.work.arms) if self.work.arms else None,
             }
         head = {"slot": self.index, "contract": self.contract, "replay": self.replay}
-        return head | {"role": self.role, "work": work}
+        return head | {"role": self.role, "work": work, "vary": list(self.vary)}
 
 
 def controls_for(contracts: Sequence[Contract]) -> list[str]:
@@ -88,6 +89,7 @@ def plan(
     named: Sequence[tuple[str, int]],
     controls: Sequence[tuple[str, int]],
     work: Mapping[str, Work] | None = None,
+    claims: Mapping[str, Sequence[tuple[str, ...]]] | None = None,
 ) -> list[Slot]:
     """Slots in the order they run: controls first, so that a broken instrument shows early.
 
@@ -95,11 +97,19 @@ def plan(
         named: (contract name, replays) as the user gave them, each once.
         controls: the same for controls that were not named.
         work: what the replays of some contracts are for; others are for what the campaign is for.
+        claims: what sets of replays of a contract vary, a set each; one exact repeat if left out.
     """
     everything: list[tuple[Role, str, int]] = [("control", *c) for c in controls]
     everything += [("named", *c) for c in named]
-    runs = [(role, name, i) for role, name, replays in everything for i in range(replays)]
+    sets = claims or {}
+    runs = [
+        (role, name, i, vary)
+        for role, name, replays in everything
+        for vary in sets.get(name, ((),))
+        for i in range(replays)
+    ]
     works = work or {}
     return [
-        Slot(index, name, i, role, works.get(name)) for index, (role, name, i) in enumerate(runs)
+        Slot(index, name, i, role, works.get(name), vary)
+        for index, (role, name, i, vary) in enumerate(runs)
     ]

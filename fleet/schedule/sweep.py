@@ -38,6 +38,7 @@ from fleet.schedule.certify import (
     plan_resolved,
     run_request,
 )
+from fleet.schedule.claims import own_claim
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.screening import choose, screen
@@ -117,7 +118,9 @@ class _Sweep:
             facts = queries.platforms(store.con)
             rows = rows_of(answers, asked, controls, facts, time.time())
             here = {s.platform for s in self._landed(store.con, resolved, "screen")}
-        judged = [(r.platform in here, r.verdict) for r in rows if r.verdict is not None]
+        vary = own_claim(resolved)
+        told = [r for r in rows if r.verdict is not None and r.verdict.vary == vary] or rows
+        judged = [(r.platform in here, r.verdict) for r in told if r.verdict is not None]
         verdicts = [v for on_it, v in judged if on_it] or [v for _, v in judged]
         return min(verdicts, key=lambda v: v.verdict != "FAIL")
 

@@ -83,6 +83,17 @@ def test_replays_go_on_until_the_bound_is_reached_and_no_further(
     assert len({task.attempt for task in launcher.tasks}) == FEWEST
 
 
+def test_every_claim_has_replays_of_its_own(tmp_path: Path) -> None:
+    write_contract(write_configs(tmp_path / "configs"), "mine", CONTRACT + BOUND)
+    asked, planned, places = planned_in(tmp_path, "mine", claims=((), ("order",)))
+    launcher = FakeLauncher()
+    answer = certify(asked, planned, places, launcher, lambda _: None)
+    assert [(v.vary, v.verdict) for v in answer.contracts] == [((), "PASS"), (("order",), "PASS")]
+    tasks = [task for task in launcher.tasks if task.contract_name == "mine"]
+    assert len(tasks) == 2 * FEWEST
+    assert sum(bool(task.varied) for task in tasks) == FEWEST - 1
+
+
 def test_a_number_on_the_command_line_takes_the_place_of_the_contracts(tmp_path: Path) -> None:
     verdict, launcher = run(tmp_path, CONTRACT, replays=4)
     assert (verdict.verdict, len(launcher.tasks)) == ("PASS", 4)

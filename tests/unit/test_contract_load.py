@@ -465,7 +465,8 @@ def test_a_newer_schema_is_refused_before_its_unknown_keys(configs: Path) -> Non
     [
         ("[attention]", 'kind = "vision"\n[attention]', "model.kind"),
         ('scope = "same-unit"', 'scope = "same-class"', "require.scope"),
-        ("vary = []", 'vary = ["order"]', "require.vary"),
+        ("vary = []", 'vary = ["cache"]', "require.vary"),
+        ("vary = []", 'vary = ["order", "load"]', "require.vary"),
     ],
 )
 def test_what_this_version_cannot_do_is_refused_plainly(
@@ -474,7 +475,12 @@ def test_what_this_version_cannot_do_is_refused_plainly(
     error = refused(configs, changed(old, new))
     assert error.key == key
     assert "not supported by this version" in error.got
-    assert error.fix.startswith("write ")
+    assert error.fix.startswith(("write ", "remove "))
+
+
+def test_a_contract_says_what_its_replays_vary(configs: Path) -> None:
+    write(configs, "mine", changed("vary = []", 'vary = ["order", "memory"]'))
+    assert load.load_contract("mine", [configs]).contract.require.vary == ("order", "memory")
 
 
 def test_modules_can_be_required_of_an_engine_that_has_some(configs: Path) -> None:

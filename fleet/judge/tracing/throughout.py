@@ -34,7 +34,7 @@ def with_execution(verdict: Verdict, summaries: Sequence[AttemptSummary]) -> Ver
     roots = set(verdict.roots.get("logits", ()))
     same = any(
         s.state == "COMPLETE" and not s.traced and s.platform == verdict.platform
-        and s.purpose == "certify" and s.roots.get("logits") in roots
+        and s.purpose == "certify" and not s.vary and s.roots.get("logits") in roots
         for s in summaries
     )  # fmt: skip
     words = "an untraced replay has the same logits root" if same else "traced execution"

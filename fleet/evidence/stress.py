@@ -1,0 +1,191 @@
+"""Did a replay of a varied set really take what was planned for it: derived from what landed.
+
+The plan is drawn again from the attempt id; the rows must have landed in exactly the order and the
+batches of that plan; the counters of the manifest must be those of these rows and must say that
+something was varied. Knows no other attempt and no verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fleet.contract.vary import Batch, Own, Varied, batch_plan, claim, draw, own_mates
+from fleet.errors import EvidenceError
+from fleet.evidence.ledger import Entry
+from fleet.evidence.manifest import Manifest
+from fleet.evidence.rows import batch_places
+
+THREADS = "torch.num_threads"
+
+
+@dataclass
+class Ran:
+    """Counts batches as they run: which samples ran elsewhere, and beside others, than planned by
+    the contract."""
+
+    own: Own
+    displaced: int = 0
+    samples: int = 0
+    other_mates: int = 0
+    sizes: set[int] = field(default_factory=set)
+    _arm: str = ""
+    _place: int = 0
+
+    def add(self, arm: str, positions: Sequence[int]) -> None:
+        """The next batch of an arm; arms run one after the other."""
+        if arm != self._arm:
+            self._arm, self._place = arm, 0
+        together = tuple(sorted(positions))
+        self.sizes.add(len(together))
+        for position in positions:
+            self.displaced += position != self._place
+            self.other_mates += own_mates(position, self.own) != together
+            self._place += 1
+        self.samples += len(together)
+
+    def counters(self, varied: Varied) -> dict[str, Any]:
+        """As the manifest has them: of what this replay varied, nothing else."""
+        found: dict[str, Any] = {}
+        if "order" in varied:
+            found["order"] = {"displaced": self.displaced, "samples": self.samples}
+        if "batch" in varied:
+            mates = {"other_mates": self.other_mates, "samples": self.samples}
+            found["batch"] = {"sizes": sorted(self.sizes)} | mates
+        return found
+
+
+def shortfall(varied: Varied, stress: Mapping[str, Any], on_device: bool) -> str | None:
+    """Why the counters do not show that the stress was there, or None.
+
+    Args:
+        varied: what was planned; nothing for a reference, which has nothing to show.
+        stress: counters by name.
+        on_device: the replay had a GPU, whose memory is another.
+    """
+    for name, value in varied.items():
+        counters = stress.get(name)
+        if not isinstance(counters, Mapping):
+            return f"{name}: no counter"
+        why = _SHORT[name](value, counters, on_device)
+        if why:
+            return f"{name}: {why}"
+    return None
+
+
+def _order_short(_: Any, counters: Mapping[str, Any], __: bool) -> str | None:
+    return None if counters["displaced"] > 0 else "no sample ran at another place"
+
+
+def _batch_short(value: Any, counters: Mapping[str, Any], _: bool) -> str | None:
+    if value["size"] not in counters["sizes"]:
+        return f"no batch of {value['size']} rows ran, sizes seen {list(counters['sizes'])}"
+    return None if counters["other_mates"] > 0 else "no sample had other batch-mates"
+
+
+def _threads_short(value: Any, counters: Mapping[str, Any], _: bool) -> str | None:
+    seen = counters["at_load"], counters["at_end"]
+    return None if seen == (value, value) else f"{value} planned, read back {seen[0]} and {seen[1]}"
+
+
+def _memory_short(value: Any, counters: Mapping[str, Any], on_device: bool) -> str | None:
+    """On the host every probed block must hold the pattern. On a device a block may be served from
+    what loading left behind: half of them must."""
+    if counters["byte"] != value:
+        return f"filled with byte {counters['byte']}, planned {value}"
+    if not 0 < counters["blocks"] == counters["filled"]:
+        return f"{counters['filled']} of {counters['blocks']} fresh blocks hold the pattern"
+    blocks, filled = counters.get("device_blocks", 0), counters.get("device_filled", 0)
+    if on_device and not 0 < blocks <= 2 * filled:
+        return f"{filled} of {blocks} fresh blocks of the device hold the pattern"
+    return None
+
+
+_SHORT = {
+    "batch": _batch_short,
+    "memory": _memory_short,
+    "order": _order_short,
+    "threads": _threads_short,
+}
+
+
+def check_plan(planned: Entry, manifest: Manifest) -> None:
+    """What the process says it varied is what the ledger planned, and the ledger drew it.
+
+    Raises:
+        EvidenceError: evidence-altered.
+    """
+    vary, varied = planned.body.get("vary", []), planned.body.get("varied", {})
+    if (list(manifest.vary), manifest.varied) != (vary, varied):
+        theirs = f"{list(manifest.vary)} {manifest.varied}"
+        raise EvidenceError("evidence-altered", f"varied {theirs}, planned {vary} {varied}")
+    if list(claim(vary)) != vary:
+        raise EvidenceError("evidence-altered", f"the ledger's vary {vary} is not sorted")
+    if not vary:
+        return
+    own = own_values(planned)
+    drawn = draw(vary, planned.attempt, planned.body["replay"], own)
+    if drawn != varied:
+        raise EvidenceError("evidence-altered", f"planned {varied}, the attempt id draws {drawn}")
+
+
+def own_values(planned: Entry) -> Own:
+    """The contract's own values as the ledger has them.
+
+    Raises:
+        EvidenceError: they are not those of the rest of the entry.
+    """
+    own = Own(**planned.body["own"])
+    if (own.batch_size, own.num_samples) != (
+        planned.body["batch_size"],
+        len(planned.body["sample_ids"]),
+    ):
+        raise EvidenceError("evidence-altered", f"the ledger's own values {own} are another plan's")
+    return own
+
+
+def check_stress(planned: Entry, manifest: Manifest, parts: Sequence[Path]) -> None:
+    """The varied values were in force: in the rows, in the settings, by the counters.
+
+    Raises:
+        EvidenceError: stress-not-applied, or evidence-altered for counters of other rows.
+    """
+    own, varied = own_values(planned), manifest.varied
+    ran = _as_planned(planned, own, varied, parts)
+    threads = {"at_load": manifest.effective.get(THREADS), "at_end": None}
+    threads["at_end"] = manifest.effective_end.get(THREADS)
+    if "threads" in manifest.vary and set(threads.values()) != {
+        varied.get("threads", own.num_threads)
+    }:
+        raise EvidenceError("stress-not-applied", f"threads read back: {threads}")
+    derived = ran.counters(varied) | ({"threads": threads} if "threads" in varied else {})
+    told = {name: manifest.stress.get(name) for name in derived}
+    if told != derived or manifest.stress.keys() != varied.keys():
+        raise EvidenceError("evidence-altered", f"counters {manifest.stress}, rows say {derived}")
+    why = shortfall(varied, manifest.stress, bool(planned.body.get("device")))
+    if why:
+        raise EvidenceError("stress-not-applied", why)
+
+
+def _as_planned(planned: Entry, own: Own, varied: Varied, parts: Sequence[Path]) -> Ran:
+    """Every row landed where the plan has it."""
+    ids, arms = planned.body["sample_ids"], planned.body["arms"]
+    ran, landed = Ran(own), batch_places(parts)
+    for arm, batch in _batches(ids, arms, own, varied):
+        for position in batch.positions:
+            wanted = arm, position, ids[position], batch.ordinal
+            found = next(landed, None)
+            if found != wanted:
+                raise EvidenceError("stress-not-applied", f"planned row {wanted}, landed {found}")
+        ran.add(arm, batch.positions)
+    return ran
+
+
+def _batches(
+    ids: Sequence[str], arms: Sequence[str], own: Own, varied: Varied
+) -> Iterator[tuple[str, Batch]]:
+    for arm in arms:
+        for batch in batch_plan(ids, arm, own.batch_size, varied):
+            yield arm, batch

@@ -1,0 +1,74 @@
+"""What this replay's set varies, put in force where no contract key can, and counted.
+
+Order, batches and threads follow from the varied contract and the batch plan; here their evidence
+is gathered, and memory is probed before the first generation and after the last one. A replay whose
+counters are short ends as VOID: agreement of replays that were not varied proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet.contract.model import Contract
+from fleet.contract.vary import Own
+from fleet.errors import AttemptVoid
+from fleet.evidence.stress import THREADS, Ran, shortfall
+from fleet.replay.memory import probe_host
+from fleet.replay.task import ReplayTask
+
+
+@dataclass
+class Stress:
+    """The counters of one replay; all empty for an exact repeat and for a reference."""
+
+    task: ReplayTask
+    ran: Ran
+    _memory: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, task: ReplayTask, contract: Contract) -> Stress:
+        """Nothing counted yet. ``contract``: with its own values."""
+        return cls(task, Ran(Own.of(contract, len(task.sample_ids), cores=0)))
+
+    def after_load(self) -> None:
+        """The last moment before the first generation."""
+        if "memory" not in self.task.varied:
+            return
+        byte = self.task.varied["memory"]
+        self._memory = probe_host(byte)
+        if self.task.device is not None:
+            self._memory |= _device(byte)
+
+    def at_the_end(self, effective: Mapping[str, Any], at_end: Mapping[str, Any]) -> dict[str, Any]:
+        """All counters, by name.
+
+        Args:
+            effective: settings read back after load.
+            at_end: settings read back at the end.
+
+        Raises:
+            AttemptVoid: they do not show that the stress was there; the counters are its details.
+        """
+        varied = self.task.varied
+        found = self.ran.counters(varied)
+        if "threads" in varied:
+            found["threads"] = {"at_load": effective.get(THREADS), "at_end": at_end.get(THREADS)}
+        if "memory" in varied:
+            later = probe_host(varied["memory"])
+            more = {key: self._memory[key] + later[key] for key in ("blocks", "filled")}
+            found["memory"] = self._memory | more
+        why = shortfall(varied, found, self.task.device is not None)
+        if why:
+            raise AttemptVoid("stress-not-applied", why, {"stress": found})
+        return found
+
+
+def _device(byte: int) -> dict[str, int]:
+    import torch
+
+    from fleet.replay.gpu.prefill import prefill
+
+    device = torch.device("cuda", 0)
+    return prefill(byte, device, torch.cuda.mem_get_info(device)[0])
