@@ -25,11 +25,11 @@ from fleet.replay.backends import Backend
 from fleet.replay.preflight import prompt_lengths
 from fleet.replay.probe import AtEntry
 from fleet.replay.run import run_replay
-from fleet.replay.task import Device, ReplayTask
+from fleet.replay.task import ReplayTask
 from fleet.report.answers import CampaignAnswer
 from fleet.schedule.certify import Places, Planned, Request, certify, plan_request
 from fleet.schedule.driver import Limits
-from fleet.schedule.launcher import Gone, Problem
+from fleet.schedule.launcher import Gone, Place, Problem
 from tests.contract_text import contract_text
 
 NO_SUCH_PID = 10**8
@@ -97,6 +97,9 @@ class FakeRunning:
     number: int
     watcher: Mapping[str, Any] = field(default_factory=lambda: {"pid_namespace": pid_namespace()})
 
+    def go(self) -> None:
+        self.launcher.going.append(self.task.attempt)
+
     def result(self, deadline_s: float) -> str:
         before = self.launcher.script.get(self.number)
         if before is not None:
@@ -119,14 +122,16 @@ class FakeLauncher:
     observed: Mapping[int, tuple[bool, bool]] = field(default_factory=dict)
     problems: Sequence[Problem] = ()
     answers: Sequence[Backend] = ()
+    labels: Sequence[str] = ("test-node",)
     tasks: list[ReplayTask] = field(default_factory=list)
     environments: list[dict[str, str]] = field(default_factory=list)
+    going: list[str] = field(default_factory=list)
 
-    def node_label(self) -> str:
-        return "test-node"
+    def place(self) -> Place:
+        return self.places()[0]
 
-    def device(self) -> Device | None:
-        return None
+    def places(self) -> Sequence[Place]:
+        return [Place(label, None) for label in self.labels]
 
     def preflight(
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]

@@ -23,8 +23,8 @@ from typing import Any
 from fleet.errors import AttemptFailed
 from fleet.evidence.manifest import Process
 from fleet.evidence.process import identity, is_alive
-from fleet.replay.task import Device, ReplayTask
-from fleet.schedule.launcher import Gone, Problem
+from fleet.replay.task import ReplayTask
+from fleet.schedule.launcher import Gone, Place, Problem
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,7 +44,7 @@ from dataclasses import asdict
 from fleet.replay.probe import at_entry
 entry = at_entry()
 print(json.dumps(asdict(entry.process)), file=channel, flush=True)
-from fleet.replay.task import Device, ReplayTask
+from fleet.replay.task import ReplayTask
 from fleet.replay.worker import run_in_this_process
 task = ReplayTask.from_json(json.loads(sys.stdin.readline()))
 if fault:
@@ -71,10 +71,17 @@ class RunningChild:
     seen_alive: bool
     observe_death: bool = True
 
-    def result(self, deadline_s: float) -> str:
+    going: bool = False
+
+    def go(self) -> None:
         assert self.child.stdin is not None
-        self.child.stdin.write(json.dumps(self.task.to_json()) + "\n")
-        self.child.stdin.flush()
+        if not self.going:
+            self.going = True
+            self.child.stdin.write(json.dumps(self.task.to_json()) + "\n")
+            self.child.stdin.flush()
+
+    def result(self, deadline_s: float) -> str:
+        self.go()
         line = read_line(self.channel, deadline_s)
         if line is None:
             raise AttemptFailed("hang", f"no end within {deadline_s:g} s")
@@ -136,11 +143,11 @@ class ProcessLauncher:
     ) -> None:
         return None
 
-    def node_label(self) -> str:
-        return self.label
+    def place(self) -> Place:
+        return Place(self.label, None)
 
-    def device(self) -> Device | None:
-        return None
+    def places(self) -> Sequence[Place]:
+        return [self.place()]
 
     def preflight(
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]

@@ -28,9 +28,6 @@ def refuse_unavailable(contract: Contract, where: str) -> None:
     if require.grade == "modules" and contract.model.engine == "synthetic":
         grades = 'one of "metric", "prediction", "tokens", "logits" (the engine has no modules)'
         raise _unsupported(where, "require.grade", grades, '"modules"', 'write grade = "logits"')
-    if require.scope == "same-class":
-        fix = 'write scope = "same-unit"'
-        raise _unsupported(where, "require.scope", '"same-unit"', '"same-class"', fix)
     refuse_vary(contract, require.vary, where)
     _refuse_synthetic(contract, where)
 
@@ -61,6 +58,9 @@ def _refuse_varied(contract: Contract, vary: Sequence[str], where: str) -> None:
     if contract.expect is not None:
         exact = "nothing varied in a control: what it expects is said of exact repeats"
         raise ContractError(where, "require.vary", exact, f"{list(vary)}", fix)
+    if contract.require.scope == "same-class":
+        fix = 'write scope = "same-unit", or vary = []'
+        raise _unsupported(where, "require.scope", '"same-unit" beside vary', '"same-class"', fix)
     if contract.require.grade == "modules":
         grades = "a grade up to logits beside vary"
         raise _unsupported(where, "require.grade", grades, '"modules"', 'write grade = "logits"')

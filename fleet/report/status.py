@@ -31,7 +31,8 @@ from fleet.store import queries
 class StatusRow:
     """One contract on one platform. ``verdict`` is None when nothing was ever tested.
 
-    ``behaves``: the contract is a control and did what it must.
+    ``behaves``: the contract is a control and did what it must. ``units_known``: how many units
+    ever showed this platform, of which the verdict is about some.
     """
 
     contract: str
@@ -43,6 +44,12 @@ class StatusRow:
     age_s: float | None
     note: str = ""
     behaves: bool = False
+    units_known: int = 0
+
+    @property
+    def units_tested(self) -> int:
+        """Units with evidence that counts."""
+        return len(self.verdict.units) if self.verdict else 0
 
     def to_json(self) -> dict[str, Any]:
         """The verdict's document, with the row's own keys."""
@@ -55,6 +62,8 @@ class StatusRow:
             "age_s": self.age_s,
             "note": self.note,
             "behaves": self.behaves,
+            "units_tested": self.units_tested,
+            "units_known": self.units_known,
         }
 
 
@@ -137,6 +146,8 @@ def rows_of(
         elif sum(other.vary == key.vary for other in groups) == 1:
             rows.append(_row(answers, asked, key, members, [], controls, facts, now_s))
     rows = [_with_traces(answers, row, asked, summaries) for row in rows]
+    known = queries.units_of_platforms(answers.store.con)
+    rows = [replace(row, units_known=known.get(row.platform, 0)) for row in rows]
     untraced = [r for r in rows if not (r.verdict and r.verdict.traced)]
     return [r for r in rows if r in untraced or _adds(r, untraced)] or rows
 

@@ -121,7 +121,7 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
             _name_of(row),
             _word(row.state),
             (verdict.attained_grade if verdict else None) or "-",
-            verdict.scope if verdict else "-",
+            _scope(row),
             str(verdict.records) if verdict else "0",
             _bound(verdict.bounds.get("record")) if verdict else "-",
             _process_bound(verdict),
@@ -139,6 +139,13 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
 
 def _name_of(row: StatusRow) -> str:
     return told_name(row.contract, row.verdict.vary if row.verdict else ())
+
+
+def _scope(row: StatusRow) -> str:
+    """Of how many of the units that are known of this platform."""
+    if row.verdict is None:
+        return "-"
+    return f"{row.verdict.scope} {row.units_tested}/{max(row.units_known, row.units_tested)}"
 
 
 def _process_bound(verdict: Verdict | None) -> str:

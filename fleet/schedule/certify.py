@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fleet.contract.load import BUILTIN
 from fleet.errors import ContractError, NotIngested, StoreError
@@ -89,16 +90,25 @@ def plan_request(request: Request, places: Places, say: Say) -> Planned:
     return plan_resolved(request, named, places, say)
 
 
-def _asked_for(request: Request, resolved: Resolved) -> Resolved:
-    """Requirements are no part of the execution id. A control's are what it was made for."""
-    asked = {"replays": request.replays, "process_bound": request.process_bound}
-    changes = {key: value for key, value in asked.items() if value is not None}
-    if not changes or resolved.name in MUST:
-        return resolved
+def _on_every_unit(control: Resolved, named: Sequence[Resolved]) -> Resolved:
+    """Controls run through the same units as what they control."""
+    scopes = {r.loaded.contract.require.scope for r in named}
+    return _requiring(control, scope="same-class") if "same-class" in scopes else control
+
+
+def _requiring(resolved: Resolved, **changes: Any) -> Resolved:
+    """The same, of which something else is required: that is no part of the execution id."""
     contract = resolved.loaded.contract
     require = contract.require.model_copy(update=changes)
     loaded = replace(resolved.loaded, contract=contract.model_copy(update={"require": require}))
     return replace(resolved, loaded=loaded)
+
+
+def _asked_for(request: Request, resolved: Resolved) -> Resolved:
+    """A control's requirements are what it was made for."""
+    asked = {"replays": request.replays, "process_bound": request.process_bound}
+    changes = {key: value for key, value in asked.items() if value is not None}
+    return resolved if resolved.name in MUST else _requiring(resolved, **changes)
 
 
 def plan_resolved(request: Request, named: list[Resolved], places: Places, say: Say) -> Planned:
@@ -109,6 +119,7 @@ def plan_resolved(request: Request, named: list[Resolved], places: Places, say: 
     """
     _refuse_doubles(named)
     controls = _controls(request, named, places, say)
+    controls = [_on_every_unit(c, named) for c in controls]
     _require_expectations([r for r in (*named, *controls) if r.name in MUST])
     works = {r.name: THROUGHOUT for r in named if _traced_throughout(request, r)}
     works |= {r.name: p.work for r in (*named, *controls) if (p := _traced_control(r))}

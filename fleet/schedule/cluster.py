@@ -43,7 +43,7 @@ from fleet.replay.worker import (
     run_in_this_process,
     warm_in_this_process,
 )
-from fleet.schedule.launcher import Gone, Problem
+from fleet.schedule.launcher import Gone, Place, Problem
 
 NODE_LABEL = "fleet.dev/node"
 """Node label that names a unit; a node without it is named by its host name."""
@@ -130,10 +130,16 @@ class _RunningActor:
     watcher: Mapping[str, Any]
     task: ReplayTask
     _seen_alive: bool = field(default=False)
+    _answer: Any = None
+
+    def go(self) -> None:
+        if self._answer is None:
+            self._answer = self.actor.run.remote(self.task.to_json())
 
     def result(self, deadline_s: float) -> str:
+        self.go()
         try:
-            digest: str = ray.get(self.actor.run.remote(self.task.to_json()), timeout=deadline_s)
+            digest: str = ray.get(self._answer, timeout=deadline_s)
         except GetTimeoutError as error:
             raise AttemptFailed("hang", f"no end within {deadline_s:g} s") from error
         except RayError as error:
@@ -223,12 +229,13 @@ class RayCluster:
                 "ray status --address ADDRESS, or leave --address out",
             ) from error
         _keep_own_signal_handlers()
-        self._node = self._choose_node()
-        self._watch = self._actor(_Watcher, {}, num_cpus=0)
-        self._watch_identity: dict[str, Any] = ray.get(
-            self._watch.identity.remote(), timeout=START_S
-        )
-        self._device = self._choose_device(device)
+        self._nodes: dict[str, dict[str, Any]] = {}
+        for node in sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: str(n["NodeID"])):
+            self._nodes.setdefault(_label(node), node)
+        self._watchers: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._wanted = device
+        self._place = self._first_place()
+        self._places: list[Place] | None = None
 
     def __enter__(self) -> RayCluster:
         return self
@@ -236,45 +243,66 @@ class RayCluster:
     def __exit__(self, *_: object) -> None:
         ray.shutdown()
 
-    def _choose_node(self) -> dict[str, Any]:
-        alive = sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: str(n["NodeID"]))
-        chosen: dict[str, Any] = alive[0]
-        return chosen
+    def place(self) -> Place:
+        """The first node's first device, or its CPU; chosen once."""
+        return self._place
 
-    def _choose_device(self, wanted: str | None) -> Device | None:
-        if wanted == "cpu":
-            return None
+    def places(self) -> Sequence[Place]:
+        """That one, then all others of its kind. Two nodes of one label are one unit."""
+        if self._places is None:
+            found = [place for label in self._nodes for place in self._places_on(label)]
+            same = [place for place in found if _kind(place) == _kind(self._place)]
+            self._places = [self._place, *(place for place in same if place != self._place)]
+        return self._places
+
+    def _first_place(self) -> Place:
+        label = next(iter(self._nodes))
+        found = self._places_on(label)
+        if self._wanted not in (None, "cpu") and found[0].device is None:
+            there = ", ".join(each.uuid for each in self._devices_on(label)) or "none"
+            raise _no_device(str(self._wanted), there)
+        return found[0]
+
+    def _places_on(self, label: str) -> list[Place]:
+        """Every device of a node that may be used, or its CPU."""
+        if self._wanted == "cpu":
+            return [Place(label, None)]
+        devices = fitting(self._devices_on(label), self._wanted)
+        return [Place(label, device) for device in devices] or [Place(label, None)]
+
+    def _devices_on(self, label: str) -> list[Device]:
         try:
-            raw = ray.get(self._watch.devices.remote(), timeout=START_S)
+            raw = ray.get(self._watcher(label)[0].devices.remote(), timeout=START_S)
         except RayError as error:
-            raise _no_device(
-                wanted or "a device that can be observed", _first_lines(error)
-            ) from error
-        found = [Device(**each) for each in raw]
-        chosen = fitting(found, wanted)
-        if wanted is not None and not chosen:
-            raise _no_device(wanted, ", ".join(each.uuid for each in found) or "none")
-        return chosen[0] if chosen else None
+            wanted = self._wanted or "a device that can be observed"
+            raise _no_device(wanted, _first_lines(error)) from error
+        return [Device(**each) for each in raw]
 
-    def device(self) -> Device | None:
-        """Chosen once, so that all replays of the campaign have one unit."""
-        return self._device
-
-    def node_label(self) -> str:
-        """Its label, else its host name."""
-        labels = self._node.get("Labels", {})
-        return str(labels.get(NODE_LABEL) or self._node["NodeManagerHostname"])
+    def _watcher(self, label: str) -> tuple[Any, dict[str, Any]]:
+        """The watcher of a node and its identity."""
+        if label not in self._watchers:
+            actor = self._actor(_Watcher, {}, 0, label)
+            identity = ray.get(actor.identity.remote(), timeout=START_S)
+            self._watchers[label] = (actor, dict(identity))
+        return self._watchers[label]
 
     def _actor(
-        self, cls: type, environment: Mapping[str, str], num_cpus: int, num_gpus: int = 0
+        self,
+        cls: type,
+        environment: Mapping[str, str],
+        num_cpus: int,
+        label: str | None = None,
+        num_gpus: int = 0,
     ) -> Any:
+        """On that node, or on the first."""
+        node = self._nodes[label or next(iter(self._nodes))]
         remote = ray.remote(cls).options(
             num_cpus=num_cpus,
             num_gpus=num_gpus,
             max_restarts=0,
             max_task_retries=0,
             runtime_env={"env_vars": dict(environment)} if environment else None,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(self._node["NodeID"], soft=False),
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
         )
         return remote.remote()
 
@@ -310,7 +338,8 @@ class RayCluster:
 
     def _num_gpus(self, task: ReplayTask) -> int:
         """A whole device, where Ray counts them. Which one is said by UUID, not by Ray."""
-        return int(task.device is not None and self._node["Resources"].get("GPU", 0) >= 1)
+        resources = self._nodes[task.node_label]["Resources"]
+        return int(task.device is not None and resources.get("GPU", 0) >= 1)
 
     def backends(
         self, task: ReplayTask, environment: Mapping[str, str], only: Sequence[str] | None
@@ -342,18 +371,27 @@ class RayCluster:
         deadline_s: float,
     ) -> _RunningActor:
         """One new actor; its process answers with its identity, and the watcher must see it."""
-        if num_cpus > self._node["Resources"].get("CPU", 0):
-            raise AttemptFailed(
-                "unschedulable",
-                f"{num_cpus} CPUs asked, node has {self._node['Resources'].get('CPU', 0):g}",
-            )
-        actor = self._actor(_Replay, environment, num_cpus, self._num_gpus(task))
+        has = self._nodes[task.node_label]["Resources"].get("CPU", 0)
+        if num_cpus > has:
+            raise AttemptFailed("unschedulable", f"{num_cpus} CPUs asked, node has {has:g}")
+        actor = self._actor(_Replay, environment, num_cpus, task.node_label, self._num_gpus(task))
+        watch, identity = self._watcher(task.node_label)
         try:
             raw = ray.get(actor.identity.remote(), timeout=deadline_s)
-            seen = bool(ray.get(self._watch.sees.remote(raw), timeout=START_S))
+            seen = bool(ray.get(watch.sees.remote(raw), timeout=START_S))
         except GetTimeoutError as error:
             ray.kill(actor, no_restart=True)
             raise AttemptFailed("start", f"no answer within {deadline_s:g} s") from error
         except RayError as error:
             raise AttemptFailed("start", _first_lines(error)) from error
-        return _RunningActor(actor, self._watch, Process(**raw), self._watch_identity, task, seen)
+        return _RunningActor(actor, watch, Process(**raw), identity, task, seen)
+
+
+def _label(node: Mapping[str, Any]) -> str:
+    """Its label, else its host name."""
+    return str(node.get("Labels", {}).get(NODE_LABEL) or node["NodeManagerHostname"])
+
+
+def _kind(place: Place) -> str:
+    """Units of another kind are of another platform, whatever else is the same."""
+    return place.device.name if place.device else ""

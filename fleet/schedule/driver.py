@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fleet.contract.canonical import from_text, sha256, to_text
 from fleet.contract.model import Contract
@@ -30,7 +30,7 @@ from fleet.replay import caches, determinism
 from fleet.replay.backends import Backend
 from fleet.replay.task import ReplayTask, device_environment
 from fleet.schedule.interrupts import Interrupts
-from fleet.schedule.launcher import Gone, Launcher, Running
+from fleet.schedule.launcher import Gone, Launcher, Place, Running
 from fleet.schedule.plan import Slot, Work
 from fleet.schedule.resolve import Resolved
 
@@ -56,6 +56,14 @@ class AttemptEnd:
     slot: Slot
     state: State
     cause: Cause | None
+
+
+class _Live(NamedTuple):
+    """An attempt that was started and has no end yet."""
+
+    slot: Slot
+    task: ReplayTask
+    running: Running
 
 
 @dataclass
@@ -84,7 +92,7 @@ class Campaign:
     on_event: Say = lambda _: None
     id: str = field(default_factory=lambda: new_campaign_id())
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
-    _last: Process | None = None
+    _last: dict[Place, Process] = field(default_factory=dict)
     _total: int = 0
     _interrupts: Interrupts = field(default_factory=Interrupts)
 
@@ -108,8 +116,8 @@ class Campaign:
             ledger = self._open(slots, argv)
             try:
                 while slots:
-                    for slot in slots:
-                        ends.extend(self._run_slot(ledger, slot))
+                    for together in self._together(slots):
+                        ends.extend(self._run_together(ledger, together))
                     slots = follow(ends)
                     self._total += len(slots)
             finally:
@@ -122,6 +130,7 @@ class Campaign:
         Raises:
             CannotRunError: naming the contract, the reason, and what can run.
         """
+        self._require_units()
         tasks = [self.task(SLOT_ZERO, r, "0" * 16) for r in self.contracts.values()]
         real = [t for t in tasks if t.checkpoint is not None]
         if not real:
@@ -129,6 +138,18 @@ class Campaign:
         for problem in self.launcher.preflight(real, self._asking()):
             where = str(self.contracts[problem.contract].loaded.path)
             raise CannotRunError(where, problem.key, problem.expected, problem.got, problem.fix)
+
+    def _require_units(self) -> None:
+        several = [r for r in self.contracts.values() if r.loaded.contract.require.scope != ONE]
+        if not several or len(places := self.launcher.places()) > 1:
+            return
+        raise CannotRunError(
+            str(several[0].loaded.path),
+            "require.scope",
+            "two units of one kind, which same-class compares",
+            f"one: {places[0].device.uuid if places[0].device else places[0].node_label}",
+            'a cluster with two nodes or devices (--address), or scope = "same-unit"',
+        )
 
     def prompt_lengths(self, name: str) -> Mapping[str, Sequence[int]]:
         """Arm -> prompt length in tokens of every sample of a contract's dataset."""
@@ -153,16 +174,65 @@ class Campaign:
         ledger.append("controls", contracts=sorted(controls))
         return ledger
 
-    def _run_slot(self, ledger: Ledger, slot: Slot) -> list[AttemptEnd]:
-        ends: list[AttemptEnd] = []
-        for _ in range(1 + self.limits.retries):
-            ends.append(self._attempt(ledger, slot))
-            if ends[-1].state not in RETRIED:
-                break
-            self.on_event(f"{slot.contract} replay {slot.replay}: {ends[-1].cause}; again")
+    def _together(self, slots: Sequence[Slot]) -> Iterator[list[Slot]]:
+        """Replays of one claim about several units run at a time, each on its own."""
+        group: list[Slot] = []
+        for slot in slots:
+            if group and not self._joins(group, slot):
+                yield group
+                group = []
+            group.append(slot)
+        if group:
+            yield group
+
+    def _joins(self, group: Sequence[Slot], slot: Slot) -> bool:
+        one_set = (slot.contract, slot.vary, slot.work) == (
+            group[0].contract, group[0].vary, group[0].work,
+        )  # fmt: skip
+        return one_set and self.place_of(slot) not in map(self.place_of, group)
+
+    def place_of(self, slot: Slot) -> Place:
+        """Always the same one, but for a claim about several units, which takes them by turns."""
+        resolved = self.contracts.get(slot.contract)
+        if resolved is None or resolved.loaded.contract.require.scope == ONE:
+            return self.launcher.place()
+        places = self.launcher.places()
+        return places[slot.replay % len(places)]
+
+    def _run_together(self, ledger: Ledger, slots: Sequence[Slot]) -> list[AttemptEnd]:
+        ends = self._once(ledger, slots)
+        for end in tuple(ends):
+            for _ in range(self.limits.retries):
+                if end.state not in RETRIED:
+                    break
+                slot = end.slot
+                self.on_event(f"{slot.contract} replay {slot.replay}: {end.cause}; again")
+                (end,) = self._once(ledger, [slot])
+                ends.append(end)
         return ends
 
-    def _attempt(self, ledger: Ledger, slot: Slot) -> AttemptEnd:
+    def _once(self, ledger: Ledger, slots: Sequence[Slot]) -> list[AttemptEnd]:
+        """One attempt of each slot, all at a time."""
+        ends: list[AttemptEnd] = []
+        live: list[_Live] = []
+        try:
+            for slot in slots:
+                begun = self._begin(ledger, slot)
+                if isinstance(begun, AttemptEnd):
+                    ends.append(begun)
+                else:
+                    live.append(begun)
+            for one in live[1:]:  # the first goes when it is waited for
+                one.running.go()
+            while live:
+                ends.append(self._watch(ledger, live.pop(0)))
+        except BaseException:
+            for one in live:
+                self._interrupted(ledger, one, self._end(ledger, one))
+            raise
+        return ends
+
+    def _begin(self, ledger: Ledger, slot: Slot) -> AttemptEnd | _Live:
         resolved = self.contracts[slot.contract]
         task = self.task(slot, resolved, secrets.token_hex(8))
         place = f"[{slot.index + 1}/{self._total}]"
@@ -177,12 +247,13 @@ class Campaign:
         except BaseException:
             self._give_up(ledger, slot, task, "LOST", _INTERRUPTED)
             raise
-        return self._watch(ledger, slot, task, running)
-
-    def _watch(self, ledger: Ledger, slot: Slot, task: ReplayTask, running: Running) -> AttemptEnd:
         process = vars(running.process)
         ledger.append("started", task.attempt, process=process, watcher=dict(running.watcher))
-        self._last = running.process
+        self._last[self.place_of(slot)] = running.process
+        return _Live(slot, task, running)
+
+    def _watch(self, ledger: Ledger, live: _Live) -> AttemptEnd:
+        slot, task, running = live
         failed: AttemptFailed | None = None
         digest = ""
         try:
@@ -193,9 +264,9 @@ class Campaign:
         except Exception as error:
             failed = AttemptFailed("engine-error", f"{type(error).__name__}: {error}"[:500])
         except BaseException:
-            self._interrupted(ledger, slot, task, self._end(ledger, task, running))
+            self._interrupted(ledger, live, self._end(ledger, live))
             raise
-        gone = self._end(ledger, task, running)
+        gone = self._end(ledger, live)
         if failed is None:
             failed = self._unacceptable(task, digest)
         if failed is None and gone.gone and gone.seen_alive:
@@ -213,7 +284,7 @@ class Campaign:
         """For a process that loads nothing and must know what the slot's device can run; what it
         compiles to find out goes where the replays will look for it."""
         kernels = caches.kernel_folders(caches.pinned_kernels(self.scratch))
-        return _WITHOUT_WEIGHTS | kernels | device_environment(self.launcher.device())
+        return _WITHOUT_WEIGHTS | kernels | device_environment(self.launcher.place().device)
 
     def environment(self, task: ReplayTask, resolved: Resolved) -> dict[str, str]:
         """What the process is given before it starts; the nonce keeps cached workers out."""
@@ -246,11 +317,13 @@ class Campaign:
         ledger.append("given_up", task.attempt, state=state, cause=cause.to_json())
         return AttemptEnd(task.attempt, slot, state, cause)
 
-    def _interrupted(self, ledger: Ledger, slot: Slot, task: ReplayTask, gone: Gone) -> None:
+    def _interrupted(self, ledger: Ledger, live: _Live, gone: Gone) -> None:
         """Ctrl-C or SIGTERM: the attempt has an end in the ledger before the driver goes."""
-        self._give_up(ledger, slot, task, "FAILED" if gone.gone else "LOST", _INTERRUPTED)
+        state: State = "FAILED" if gone.gone else "LOST"
+        self._give_up(ledger, live.slot, live.task, state, _INTERRUPTED)
 
-    def _end(self, ledger: Ledger, task: ReplayTask, running: Running) -> Gone:
+    def _end(self, ledger: Ledger, live: _Live) -> Gone:
+        _, task, running = live
         gone = running.end(self.limits.end_s)
         ledger.append(
             "gone",
@@ -287,7 +360,7 @@ class Campaign:
         contract = resolved.loaded.contract
         work = slot.work or Work(self.purpose, self.samples, self.arms)
         ids = work.samples or resolved.dataset.ids
-        own = self._own(contract, ids)
+        own, place = self._own(contract, ids), self.place_of(slot)
         return ReplayTask(
             attempt=attempt,
             campaign=self.id,
@@ -304,10 +377,10 @@ class Campaign:
             arms=work.arms or tuple(sorted(contract.arms)),
             landing=str(self.landing.root.resolve()),
             scratch=str(self.scratch.resolve()),
-            node_label=self.launcher.node_label(),
-            predecessor=self._last,
+            node_label=place.node_label,
+            predecessor=self._last.get(place),
             trace=work.trace,
-            device=None if contract.model.engine == "synthetic" else self.launcher.device(),
+            device=None if contract.model.engine == "synthetic" else place.device,
             vary=slot.vary,
             varied=draw(slot.vary, attempt, slot.replay, own),
         )
@@ -326,6 +399,9 @@ def _told(slot: Slot, task: ReplayTask) -> str:
         return f"replay {slot.replay}, repeating {task.trace.targets[0].path or 'the model'}"
     return f"replay {slot.replay}, traced"
 
+
+ONE = "same-unit"
+"""The scope of a claim about one unit."""
 
 SLOT_ZERO = Slot(0, "", 0, "named")
 _WITHOUT_WEIGHTS = {

@@ -35,14 +35,25 @@ class Problem:
     fix: str
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where one attempt at a time may run: a node and, unless it is the CPU, one device of it."""
+
+    node_label: str
+    device: Device | None
+
+
 class Running(Protocol):
     """One live attempt."""
 
     process: Process
     watcher: Mapping[str, Any]
 
+    def go(self) -> None:
+        """Let it run, and return at once; several may run at a time."""
+
     def result(self, deadline_s: float) -> str:
-        """Wait for the manifest; its digest as ``sha256:<hex>``.
+        """Let it run unless it does, and wait for the manifest; its digest as ``sha256:<hex>``.
 
         Raises:
             AttemptFailed: with its cause, when the process died, raised, or took too long.
@@ -55,11 +66,11 @@ class Running(Protocol):
 class Launcher(Protocol):
     """Starts fresh processes, one per attempt, never twice."""
 
-    def node_label(self) -> str:
-        """Label of the node that attempts are started on."""
+    def place(self) -> Place:
+        """The unit of all claims about one."""
 
-    def device(self) -> Device | None:
-        """The NVIDIA device that attempts are given; None where they run on the CPU."""
+    def places(self) -> Sequence[Place]:
+        """The units of claims about several: that one and others of its kind."""
 
     def prewarm(
         self, task: ReplayTask, environment: Mapping[str, str], num_cpus: int, deadline_s: float

@@ -51,7 +51,7 @@ def _compiles(resolved: Resolved, every_engine: bool) -> bool:
 
 def _at_once(campaign: Campaign, chosen: list[Resolved]) -> int:
     """As many as the device holds twice over; one on a CPU, whose cores they would share."""
-    device = campaign.launcher.device()
+    device = campaign.launcher.place().device
     if device is None:
         return 1
     largest = max(

@@ -119,6 +119,15 @@ def units(con: Connection) -> dict[str, dict[str, Any]]:
     return {unit: json.loads(facts) for unit, facts in found}
 
 
+def units_of_platforms(con: Connection) -> dict[str, int]:
+    """Class key as text -> how many units ever showed that platform."""
+    found = con.execute(
+        "SELECT platform, count(DISTINCT unit) FROM attempts WHERE platform IS NOT NULL "
+        "AND unit <> '' GROUP BY platform"
+    ).fetchall()
+    return {to_text(platform): count for platform, count in found}
+
+
 def contracts(con: Connection) -> list[ContractRow]:
     """Every name that was given to an execution id, by name."""
     found = con.execute(

@@ -354,7 +354,7 @@ def test_cpus_that_are_taken_are_waited_for_within_a_bound(
 ) -> None:
     held = [
         cluster._actor(_Holder, {}, num_cpus=1)
-        for _ in range(int(cluster._node["Resources"]["CPU"]))
+        for _ in range(int(cluster._nodes[cluster.place().node_label]["Resources"]["CPU"]))
     ]
 
     ray.get([actor.here.remote() for actor in held])
@@ -374,7 +374,8 @@ class _Holder:
 def test_the_node_names_itself_and_checks_what_it_is_asked(
     tmp_path: Path, cluster: RayCluster
 ) -> None:
-    assert cluster.node_label()
+    assert cluster.place().node_label
+    assert cluster.places() == [cluster.place()]
     write_configs(tmp_path / "configs")
     _, planned, places = planned_in(tmp_path, purpose="replay")
     landing = Landing.open(places.landing, create=True)

@@ -464,7 +464,6 @@ def test_a_newer_schema_is_refused_before_its_unknown_keys(configs: Path) -> Non
     ("old", "new", "key"),
     [
         ("[attention]", 'kind = "vision"\n[attention]', "model.kind"),
-        ('scope = "same-unit"', 'scope = "same-class"', "require.scope"),
         ("vary = []", 'vary = ["cache"]', "require.vary"),
         ("vary = []", 'vary = ["order", "load"]', "require.vary"),
     ],
