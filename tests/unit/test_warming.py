@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from fleet.replay import caches, prewarm
 from fleet.replay.engines.synthetic import SyntheticEngine
 from fleet.replay.task import Device, ReplayTask
 from fleet.schedule.driver import Campaign
+from fleet.schedule.launcher import Place
 from fleet.schedule.warming import warm
 from tests.campaigns import FakeLauncher, certified, planned_in, write_configs
 
@@ -31,8 +32,8 @@ class Warmer(FakeLauncher):
         self.warmed: list[ReplayTask] = []
         self.refuses = refuses
 
-    def device(self) -> Device | None:
-        return GPU
+    def places(self) -> Sequence[Place]:
+        return [Place("test-node", GPU)]
 
     def prewarm(
         self, task: ReplayTask, environment: Mapping[str, str], num_cpus: int, deadline_s: float
