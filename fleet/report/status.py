@@ -61,7 +61,7 @@ class StatusRow:
 def status_rows(
     answers: Answers, names: Sequence[str], search: Sequence[Path], cache: Path, now_s: float
 ) -> list[StatusRow]:
-    """One row per contract and platform.
+    """One row per contract, claim and platform.
 
     Args:
         answers: the open store.

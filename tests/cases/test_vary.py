@@ -22,6 +22,7 @@ def test_a_contract_that_keeps_nothing_passes_in_another_order(outcome: Outcome)
 def test_a_contract_whose_rows_never_meet_passes_in_other_batches(outcome: Outcome) -> None:
     expect_pass(outcome, "under varied batch")
     assert outcome.verdict.warnings == ()
+    assert len(outcome.verdict.envelope["decode_batch_sizes"]) > 1
 
 
 @pair(spec=LARGE)
@@ -88,7 +89,8 @@ def test_a_replay_that_ran_as_an_exact_repeat_is_void(outcome: Outcome) -> None:
 
 @pair({1: "memory_left_alone"}, spec=MEMORY)
 def test_memory_that_holds_no_pattern_is_void(outcome: Outcome) -> None:
-    expect_void(outcome, SHORT, "memory: 0 of 12 fresh blocks hold the pattern")
+    """A small block may still hold it, from before glibc was told to stop."""
+    expect_void(outcome, SHORT, "memory: ", " of 12 fresh blocks hold the pattern")
 
 
 @pair(spec=MEMORY, extra_environment={1: {"MALLOC_PERTURB_": "0"}})
