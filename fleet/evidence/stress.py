@@ -124,6 +124,8 @@ def check_plan(planned: Entry, manifest: Manifest) -> None:
     if list(claim(vary)) != vary:
         raise EvidenceError("evidence-altered", f"the ledger's vary {vary} is not sorted")
     if not vary:
+        if varied or manifest.stress:
+            raise EvidenceError("evidence-altered", f"an exact repeat that took {varied}")
         return
     own = own_values(planned)
     drawn = draw(vary, planned.attempt, planned.body["replay"], own)

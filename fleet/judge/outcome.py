@@ -61,7 +61,7 @@ def decided(
         mismatches=account.mismatches(found) if word == "FAIL" else 0,
         bounds=_bounds(found, word),
         power=power,
-        envelope=found.good[0].envelope if found.good else {},
+        envelope=_envelope(found),
         attempts=account.attempts([*found.attempts, *siblings], found.campaign, _against(found)),
         roots=account.roots(found),
         first_difference=account.first_difference(found) if word == "FAIL" else None,
@@ -73,6 +73,15 @@ def decided(
         campaign=outcome.campaign or found.campaign,
         accepted_at_s=_accepted_at_s(found, outcome),
     )
+
+
+def _envelope(found: Findings) -> dict[str, Any]:
+    """That of a good replay; of varied replays with every batch size that any of them ran."""
+    if not found.good:
+        return {}
+    sizes = {n for s in found.good for n in s.envelope.get("decode_batch_sizes", ())}
+    varied = "batch" in found.good[0].vary
+    return found.good[0].envelope | ({"decode_batch_sizes": sorted(sizes)} if varied else {})
 
 
 def _against(found: Findings) -> set[str]:

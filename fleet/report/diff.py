@@ -199,6 +199,7 @@ def _fields(answers: Answers, a: AttemptSummary, b: AttemptSummary) -> Changes:
         "digests": (left.get("digests", {}), right.get("digests", {})),
         "platform": tuple(platforms.get(s.platform, {}).get("facts", {}) for s in (a, b)),
         "effective": (a.effective, b.effective),
+        "varied": (a.varied, b.varied),
     }
     found: Changes = {}
     for section, (x, y) in sections.items():

@@ -12,7 +12,8 @@ SCHEMA = 1
 
 
 def campaign_document(answer: CampaignAnswer) -> dict[str, Any]:
-    """``{schema, campaign, contracts, controls}``; contracts exactly as named, in that order."""
+    """``{schema, campaign, contracts, controls}``; contracts exactly as named, in that order, with
+    one entry for each claim of theirs."""
     return {
         "schema": SCHEMA,
         "campaign": answer.campaign,
@@ -29,7 +30,7 @@ def _control(control: ControlAnswer) -> dict[str, Any]:
 
 
 def status_document(rows: Sequence[StatusRow]) -> dict[str, Any]:
-    """One entry per contract and platform."""
+    """One entry per contract, claim and platform."""
     return {
         "schema": SCHEMA,
         "campaign": None,

@@ -15,6 +15,7 @@ from typing import Any
 from fleet.contract.load import has_contract, list_contracts, load_contract
 from fleet.contract.model import GRADES
 from fleet.contract.variant import variant_of
+from fleet.contract.vary import claim, in_words
 from fleet.errors import ContractError
 from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
@@ -70,7 +71,7 @@ class StatusRow:
 def status_rows(
     answers: Answers, names: Sequence[str], search: Sequence[Path], cache: Path, now_s: float
 ) -> list[StatusRow]:
-    """One row per contract and platform.
+    """One row per contract, claim and platform.
 
     Args:
         answers: the open store.
@@ -96,8 +97,18 @@ def status_rows(
         if not current:
             rows.append(_untested(name, note, bool(ours), search))
         for asked in current:
-            rows.extend(rows_of(answers, asked, controls, facts, now_s))
+            told = rows_of(answers, asked, controls, facts, now_s)
+            rows.extend([*told, *_untested_claim(asked, told)])
     return rows
+
+
+def _untested_claim(asked: Asked, told: Sequence[StatusRow]) -> list[StatusRow]:
+    """What the contract says its replays vary, where only other claims were ever tested."""
+    vary = claim(asked.require.vary)
+    if any(row.verdict is not None and row.verdict.vary == vary for row in told):
+        return []
+    note = f"{in_words(vary)}: never tested: fleet certify {asked.name}"
+    return [StatusRow(asked.name, asked.execution_id, "", "", "UNTESTED", None, None, note)]
 
 
 def exit_code(rows: Sequence[StatusRow]) -> int:

@@ -112,7 +112,7 @@ def _verbatim(console: Console, text: str | Text) -> None:
 
 
 def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
-    """One line per contract and platform."""
+    """One line per contract, claim and platform."""
     names = ("contract", "state", "grade", "scope", "n", "record", "process", "age", "platform")
     table = screen.table(console, "status", *names)
     for row in rows:

@@ -22,6 +22,7 @@ from fleet.evidence.ledger import Entry, read_chain
 from fleet.judge.verdict import Verdict
 from fleet.replay.task import ReplayTask
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
+from fleet.schedule.claims import own_claim
 from fleet.schedule.driver import AttemptEnd, Campaign, Limits
 from fleet.schedule.launcher import Gone
 from fleet.schedule.plan import plan
@@ -270,7 +271,8 @@ def run_campaign(
             scratch=world.root / "scratch",
             limits=limits,
         )
-        slots = plan([(n, 2) for n in named], [(n, 2) for n in controls])
+        claims = {name: (own_claim(world.contracts[name]),) for name in named}
+        slots = plan([(n, 2) for n in named], [(n, 2) for n in controls], claims=claims)
         ends = campaign.run(slots)
     return judged(world, campaign.id, named, controls, tuple(ends))
 

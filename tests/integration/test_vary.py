@@ -94,6 +94,7 @@ def certified(
             "depends on what memory held before: all 3 replays with memory left alone agree",
         ),
     ],
+    ids=["order", "batch", "threads", "memory"],
 )  # fmt: skip
 def test_a_fault_that_exact_repeats_agree_on_fails_under_its_stress_alone(
     tmp_path: Path, kind: str, found_by: tuple[str, ...], other: tuple[str, ...], words: str

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.cases.faults import framework, generation, inputs, process, rows
+from tests.cases.faults import framework, generation, inputs, process, rows, stress
 
-MODULES = (inputs, framework, generation, rows, process)
+MODULES = (inputs, framework, generation, rows, process, stress)
 
 
 def __getattr__(name: str) -> Any:
