@@ -21,7 +21,7 @@ from rich.console import Console
 
 import fleet
 from fleet.errors import FleetError, UsageError
-from fleet.options import Contract, Contracts, Form, Json, Where, grouped
+from fleet.options import Contract, Contracts, Form, Instead, Json, Where, grouped
 from fleet.report.screen import emit, out, progress
 from fleet.store_verbs import store_app
 
@@ -55,22 +55,15 @@ def certify(
     contracts: Contracts,
     where: Where,
     form: Form,
+    instead: Instead,
     dry_run: Annotated[bool, typer.Option(help="Resolve and print the plan; run nothing.")] = False,
     retries: Annotated[int, typer.Option(min=0, help="Retries of a FAILED or LOST attempt.")] = 1,
     replay_s: Annotated[float, typer.Option(min=1, help="Longest a replay may take.")] = 7200.0,
     trace: Annotated[
         TraceMode, typer.Option(help="Trace the first differing sample of each FAIL.")
     ] = TraceMode.never,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What replays vary, in place of the contract's own: batch, memory, order, "
-            "threads, joined by commas, or none; repeatable, one claim each."
-        ),
-    ] = None,
 ) -> None:
     """Run the replays of each contract and its controls, and print verdicts."""
-    from fleet.contract.vary import parse_claims
     from fleet.report.document import campaign_document
     from fleet.report.terminal import print_campaign
     from fleet.schedule.certify import Request, plan_request, require_usable
@@ -82,7 +75,7 @@ def certify(
     argv = tuple(sys.argv[1:])
     request = Request(
         tuple(contracts), limits=limits, argv=argv, trace=trace.value,
-        claims=parse_claims(vary or ()),
+        replays=instead.replays, process_bound=instead.process_bound, claims=instead.claims(),
     )  # fmt: skip
     with progress("resolving contracts") as say:
         planned = plan_request(request, places, say)
@@ -470,6 +463,8 @@ def run(argv: Sequence[str] | None = None) -> int:
         errors.print("  next: free space or repair that path, then run again; what landed stays")
         return 3
     except SystemExit as error:  # foreign code asked to leave: that is no verdict
+        if isinstance(error.__context__, BrokenPipeError):  # whoever read the answer has left
+            return 3
         errors.print(f"error (no verdict): something called exit({error.code!r})")
         return 3
     except Exception as error:

@@ -190,11 +190,16 @@ class Control(Table):
 
 
 class Require(Table):
-    """What is asked of the evidence. Outside the execution id."""
+    """What is asked of the evidence. Outside the execution id.
+
+    ``process_bound``: the largest share of processes of another kind that a PASS may leave open;
+    None asks for no more than ``replays``.
+    """
 
     grade: Grade = "logits"
     scope: Literal["same-unit", "same-class"] = "same-unit"
     replays: Annotated[int, Field(ge=2)] = 2
+    process_bound: Annotated[float, Field(ge=0.001, lt=0.5)] | None = None
     vary: tuple[str, ...] = ()
     valid_days: Positive = 30
 

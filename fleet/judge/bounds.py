@@ -6,6 +6,8 @@ so many records bound the rate per record and say nothing of the rate per proces
 
 from __future__ import annotations
 
+from fleet.contract.model import Require
+
 CONFIDENCE_MISS = 0.05
 MIN_REPLAYS = 6
 
@@ -42,6 +44,31 @@ def process_bound(replays: int) -> float | None:
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if _all_agree(middle, replays) else (low, middle)
     return low
+
+
+def replays_for(bound: float) -> int:
+    """The fewest equal replays whose :func:`process_bound` is at most ``bound``.
+
+    Args:
+        bound: 0 < bound < 0.5; 0.001 takes 2,995 replays.
+    """
+    if not 0.0 < bound < 0.5:
+        raise ValueError(f"a share of a minority lies between 0 and 0.5, got {bound}")
+    low, high = MIN_REPLAYS - 1, MIN_REPLAYS
+    while (reached := process_bound(high)) is None or reached > bound:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        reached = process_bound(middle)
+        low, high = (low, middle) if reached is not None and reached <= bound else (middle, high)
+    return high
+
+
+def fewest_replays(require: Require) -> int:
+    """How many equal replays a PASS takes: the contract's own number, or what its bound takes."""
+    if require.process_bound is None:
+        return require.replays
+    return max(require.replays, replays_for(require.process_bound))
 
 
 def _all_agree(p: float, replays: int) -> bool:

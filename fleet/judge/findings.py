@@ -25,6 +25,8 @@ _OWN_COLUMN = {
     "tokens": "tokens_sha256",
     "prediction": "prediction_sha256",
 }
+UNWATCHED = ("gap", "doubt")
+"""What a summary of a trace says against it."""
 _STAGE_DIGESTS = ("checkpoint", "post_init_weights", "end_weights")
 Comparisons = Mapping[tuple[str, str], PairComparison]
 
@@ -269,8 +271,19 @@ class Findings:
             held = self.good and all(grade in s.roots for s in self.good)
             if not held or grade in self.differing_roots or grade in stuck:
                 break
+            if grade == "modules" and self.unwatched:
+                break
             attained = grade
         return attained
+
+    @cached_property
+    def unwatched(self) -> str | None:
+        """Why traces of the good attempts do not carry the grade *modules*, asked for or not: calls
+        that they missed, or hooks that may have moved a bit. None when they do, or there are none.
+        """
+        traced = [s for s in self.good if "modules" in s.roots]
+        told = ((s.trace.get(what, "it is not told"), s) for s in traced for what in UNWATCHED)
+        return next((f"attempt {s.attempt}: {words}" for words, s in told if words), None)
 
     @cached_property
     def first_stage(self) -> str | None:

@@ -195,6 +195,8 @@ def _warnings(found: Findings, word: Word) -> tuple[str, ...]:
     above = [g for g in found.differing_roots if g not in found.grades]
     if above and word == "PASS":
         warnings.append(f"{above[0]} differ above the required grade: {found.attained}-equal only")
+    if found.unwatched and word == "PASS":
+        warnings.append(f"the traces do not carry the grade modules: {found.unwatched}")
     if found.settings_differ:
         warnings.append(_settings_words(found))
     if found.classes > 1 and word == "PASS":

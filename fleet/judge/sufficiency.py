@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fleet.contract.model import Require
 from fleet.evidence.states import RETRIED, Cause
 from fleet.evidence.summary import AttemptSummary
+from fleet.judge.bounds import fewest_replays
 from fleet.judge.sets import in_order, is_good, objection
 
 
@@ -111,10 +112,10 @@ def _too_few(
     mine: Sequence[AttemptSummary], good: Sequence[AttemptSummary], require: Require
 ) -> Cause | None:
     per_unit = Counter(s.unit for s in good)
-    most = max(per_unit.values(), default=0)
-    if require.scope == "same-unit" and most >= require.replays:
+    most, needed = max(per_unit.values(), default=0), fewest_replays(require)
+    if require.scope == "same-unit" and most >= needed:
         return None
-    if require.scope == "same-class" and len(good) >= require.replays and len(per_unit) > 1:
+    if require.scope == "same-class" and len(good) >= needed and len(per_unit) > 1:
         return None
     cause = next(_causes(mine, good, require), None)
     if cause is not None:
@@ -122,7 +123,8 @@ def _too_few(
     if require.scope == "same-class" and len(per_unit) == 1:
         return Cause("missing-evidence", "same-class needs replays on two units, all ran on one")
     had = f"{most} on one unit" if require.scope == "same-unit" else str(len(good))
-    return Cause("missing-evidence", f"{require.replays} complete replays required, {had}")
+    why = f" for a process bound of {require.process_bound:g}" if needed > require.replays else ""
+    return Cause("missing-evidence", f"{needed} complete replays required{why}, {had}")
 
 
 def _not_varied(good: Sequence[AttemptSummary], require: Require) -> Cause | None:
@@ -132,12 +134,13 @@ def _not_varied(good: Sequence[AttemptSummary], require: Require) -> Cause | Non
         return None
     references = {s.unit for s in good if s.is_reference}
     varied = Counter(s.unit for s in good if not s.is_reference)
-    if any(varied[unit] >= require.replays - 1 for unit in references):
+    needed = fewest_replays(require) - 1
+    if any(varied[unit] >= needed for unit in references):
         return None
     most = max(varied.values(), default=0)
     had = f"{len(references)} units with a reference, at most {most} varied on one unit"
-    needed = f"a reference and {require.replays - 1} varied replays required"
-    return Cause("missing-evidence", f"{needed}, {had}")
+    why = f"a reference and {needed} varied replays required, {had}"
+    return Cause("missing-evidence", why)
 
 
 def _causes(

@@ -22,6 +22,10 @@ KERNEL_FOLDERS = {
 }
 """Variable -> folder, each named by the documentation of its project."""
 
+DIGEST_KERNELS = "FLEET_DIGEST_KERNELS"
+"""Variable for the folder of the tensor digests' own kernels: no contract pins those, a replay may
+add to them, and each proves itself in every process (``gpu/digests/compiled.py``)."""
+
 PRIVATE_FOLDERS = {"XDG_CACHE_HOME": "xdg", "HF_MODULES_CACHE": "hf_modules"}
 
 
@@ -34,6 +38,7 @@ def environment(contract: Contract, scratch: Path, attempt: str) -> dict[str, st
     """Variables to give the process."""
     private = scratch / attempt
     folders = {name: private / sub for name, sub in PRIVATE_FOLDERS.items()}
+    folders[DIGEST_KERNELS] = scratch / "digest_kernels"
     return {name: str(path) for name, path in folders.items()} | kernel_folders(
         _root(contract, scratch, attempt)
     )

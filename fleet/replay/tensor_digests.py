@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 
 from fleet.errors import DeviceDigestsUnavailable
-from fleet.evidence.digests import tensor_digest
+from fleet.replay.host_digest import host_digest
 
 ON_DEVICE = "FLEET_DEVICE_DIGESTS"
 """Set to 0, the host digests everything."""
@@ -153,7 +153,7 @@ def digest_each(tensors: Sequence[torch.Tensor]) -> list[bytes]:
         made = _on_device(device, [tensors[i] for i in places])
         for place, one in zip(places, made, strict=True):
             found[place] = one
-    return [one or digest(tensor) for one, tensor in zip(found, tensors, strict=True)]
+    return [one or host_digest(tensor) for one, tensor in zip(found, tensors, strict=True)]
 
 
 def _on_device(device: torch.device, tensors: Sequence[torch.Tensor]) -> list[bytes | None]:
@@ -189,17 +189,3 @@ def _takes(share: Share, tensor: torch.Tensor) -> bool:
     except (ValueError, torch.OutOfMemoryError):
         return False
     return True
-
-
-def digest(tensor: torch.Tensor) -> bytes:
-    """The tensor digest of any tensor of any device, on the host; 32 bytes.
-
-    A CPU tensor whose values lie in order is read where it is. A lazy conjugate or negation has the
-    address of its base and other values; a lone element may keep an odd stride, which
-    ``view(uint8)`` refuses.
-    """
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    if plain.stride() != (1,):
-        plain = plain.clone(memory_format=torch.contiguous_format)
-    data = plain.view(torch.uint8).numpy().data if plain.numel() else b""
-    return tensor_digest(str(tensor.dtype).removeprefix("torch."), tensor.shape, data)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.contract.load import has_contract, list_contracts, load_contract
+from fleet.contract.model import GRADES
 from fleet.contract.variant import variant_of
 from fleet.contract.vary import claim, in_words
 from fleet.errors import ContractError
@@ -147,14 +148,17 @@ def rows_of(
         elif sum(other.vary == key.vary for other in groups) == 1:
             rows.append(_row(answers, asked, key, members, [], controls, facts, now_s))
     rows = [_with_traces(answers, row, asked, summaries) for row in rows]
-    failed = {_place(r) for r in rows if r.verdict and not r.verdict.traced and _fails(r)}
-    # Traced replays that agree add nothing. Those that differ stay a difference, told once.
-    telling = [
-        r
-        for r in rows
-        if not (r.verdict and r.verdict.traced) or (_fails(r) and _place(r) not in failed)
-    ]
-    return telling or rows
+    untraced = [r for r in rows if not (r.verdict and r.verdict.traced)]
+    return [r for r in rows if r in untraced or _adds(r, untraced)] or rows
+
+
+def _adds(row: StatusRow, untraced: Sequence[StatusRow]) -> bool:
+    """Traced replays that agree add nothing but a grade that no untraced ones reach. Those that
+    differ stay a difference, told once."""
+    here = [r for r in untraced if _place(r) == _place(row)]
+    if _fails(row):
+        return not any(_fails(r) for r in here)
+    return row.state == "PASS" and all(_height(row) > _height(r) for r in here)
 
 
 def _homeless(
@@ -171,6 +175,11 @@ def _fails(row: StatusRow) -> bool:
 def _place(row: StatusRow) -> tuple[str, tuple[str, ...]]:
     """Where and of what a row speaks, whether or not it was traced."""
     return row.platform, row.verdict.vary if row.verdict else ()
+
+
+def _height(row: StatusRow) -> int:
+    grade = row.verdict.attained_grade if row.verdict else None
+    return GRADES.index(grade) if grade else -1
 
 
 def _with_traces(

@@ -78,6 +78,9 @@ def _print_details(console: Console, verdict: Verdict, behaved: frozenset[str]) 
     _verbatim(console, name + Text(f": {verdict.reason}{note}"))
     for line in verdict_lines(verdict):
         _verbatim(console, f"  {line}")
+    if verdict.bounds.get("process") is not None:
+        of, share = verdict.bounds["replays"], _bound(verdict.bounds["process"])
+        _verbatim(console, f"  processes of another kind: {share} after {of} equal ones")
     if verdict.first_difference:
         _print_difference(console, verdict)
     for line in culprit_lines(verdict.culprit) if verdict.culprit else ():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet.contract.load import BUILTIN
@@ -16,6 +16,7 @@ from fleet.evidence.landing import Landing
 from fleet.evidence.states import Purpose
 from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
+from fleet.schedule.adaptive import UntilBound
 from fleet.schedule.claims import Claims, claims_of, own_claim
 from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
 from fleet.schedule.launcher import Launcher
@@ -42,14 +43,18 @@ class Places:
 
 @dataclass(frozen=True)
 class Request:
-    """What to run. ``samples`` and ``arms`` narrow it for ``fleet replay``. ``claims``: what sets
-    of replays vary, one verdict each, in place of the contracts' own ``vary``."""
+    """What to run. ``samples`` and ``arms`` narrow it for ``fleet replay``; ``replays``,
+    ``process_bound`` and ``claims`` (what sets of replays vary, one verdict each) take the place of
+    what the named contracts require.
+    """
 
     contracts: tuple[str, ...]
     purpose: Purpose = "certify"
     samples: tuple[str, ...] | None = None
     arms: tuple[str, ...] | None = None
     trace: str = "never"
+    replays: int | None = None
+    process_bound: float | None = None
     limits: Limits = field(default_factory=Limits)
     argv: tuple[str, ...] = ()
     claims: tuple[tuple[str, ...], ...] = ()
@@ -80,8 +85,20 @@ def plan_request(request: Request, places: Places, say: Say) -> Planned:
     Raises:
         UsageError: for anything wrong in what was named; nothing has been written.
     """
-    named = [_resolve(name, places, say) for name in request.contracts]
+    named = [_asked_for(request, _resolve(n, places, say)) for n in request.contracts]
     return plan_resolved(request, named, places, say)
+
+
+def _asked_for(request: Request, resolved: Resolved) -> Resolved:
+    """Requirements are no part of the execution id. A control's are what it was made for."""
+    asked = {"replays": request.replays, "process_bound": request.process_bound}
+    changes = {key: value for key, value in asked.items() if value is not None}
+    if not changes or resolved.name in MUST:
+        return resolved
+    contract = resolved.loaded.contract
+    require = contract.require.model_copy(update=changes)
+    loaded = replace(resolved.loaded, contract=contract.model_copy(update={"require": require}))
+    return replace(resolved, loaded=loaded)
 
 
 def plan_resolved(request: Request, named: list[Resolved], places: Places, say: Say) -> Planned:
@@ -239,7 +256,11 @@ def run_request(
     # What could stop the ingest at the end is found before hours of replays, not after.
     ingest_and_publish(places.store, landing)
     warm(campaign)
-    follow = follow or _looking_into(request, planned, places, campaign, landing)
+    follow = follow or UntilBound(
+        landing,
+        {r.name: r for r in planned.named if r.loaded.contract.require.process_bound is not None},
+        _looking_into(request, planned, places, campaign, landing),
+    )
     try:
         ends = campaign.run(planned.slots, request.argv, follow)
     finally:

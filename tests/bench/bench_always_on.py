@@ -4,9 +4,9 @@
 
 Bare: ``generate`` of the loaded model, its logits kept. Untraced: what a replay does beside it.
 Traced: the same with every call of every step digested, settled and landed. The three take turns
-record by record in one process; importing, loading and the digests of weights are in none. With a
-CUDA device: layers of the shapes of Qwen2 7B, digests on the device, target 1.5; without one: a
-tiny model and host digests, whose cost is what it is.
+record by record in one process; importing, loading, hooking and the digests of weights are in none.
+With a CUDA device: layers of the shapes of Qwen2 7B, digests on the device, target 1.5; without
+one: a tiny model and host digests, whose cost is what it is.
 """
 
 from __future__ import annotations
@@ -55,6 +55,9 @@ def measure(model: Model) -> dict[str, Any]:
         def traced(number: int) -> None:
             session.run(bench.engine, ARM, number, [rows[number]])
 
+        def hook(way: str) -> None:
+            session.attach() if way == "traced" else session.detach()
+
         ways: Mapping[str, Callable[[int], object]] = {
             "bare": lambda number: bench.bare(rows[number]),
             "untraced": lambda number: bench.engine.generate([rows[number]]),
@@ -64,9 +67,12 @@ def measure(model: Model) -> dict[str, Any]:
         for number in (0, *range(len(rows))):  # the first use of anything is no slope
             first = number % len(WAYS)
             for way in (*WAYS[first:], *WAYS[:first]):
+                hook(way)
+                fired = session.tracer.fired.total()
                 started = time.perf_counter()
                 ways[way](number)
                 took[way].append(time.perf_counter() - started)
+                assert (session.tracer.fired.total() > fired) == (way == "traced")
         landing = time.perf_counter()
         session.writer.flush()
         landing_s = (time.perf_counter() - landing) / len(rows)

@@ -21,7 +21,8 @@ import torch
 
 from fleet.evidence.digests import tensor_digest
 from fleet.replay.gpu.digests.device import DeviceDigests
-from fleet.replay.gpu.digests.fixed import host_digest, pattern
+from fleet.replay.gpu.digests.fixed import pattern
+from fleet.replay.host_digest import host_digest
 from tests.bench.result import Result
 
 MIB = 1 << 20

@@ -21,10 +21,11 @@ import torch
 
 from fleet.errors import DeviceDigestsUnavailable
 from fleet.evidence.digests import tensor_digest
-from fleet.replay.gpu.digests import driver
+from fleet.replay.gpu.digests import compiled
 from fleet.replay.gpu.digests.device import DeviceDigests
-from fleet.replay.gpu.digests.fixed import host_digest, pattern
+from fleet.replay.gpu.digests.fixed import pattern
 from fleet.replay.gpu.digests.staging import ARENA_BYTES, STAGED_BYTES
+from fleet.replay.host_digest import host_digest
 
 LEAF = 2048
 BUSY_CYCLES = 200_000_000
@@ -244,9 +245,9 @@ def check_fifty_repeats(digests: DeviceDigests) -> None:
 
 
 def check_a_faulty_kernel_is_never_used(digests: DeviceDigests) -> None:
-    whole = driver.SOURCE
+    whole = compiled.SOURCE
     with tempfile.TemporaryDirectory() as folder:
-        driver.SOURCE = Path(folder) / "faulty.cu"
+        compiled.SOURCE = Path(folder) / "faulty.cu"
         try:
             for old, new, word in (
                 ("0xc67178f2", "0xc67178f3", "differ"),
@@ -255,12 +256,12 @@ def check_a_faulty_kernel_is_never_used(digests: DeviceDigests) -> None:
                 ("(u32)data[at] <<", "(u32)data[at ^ 1] <<", "differ"),
                 ("typedef unsigned char u8;", "typedef unsigned u8", "sha256.cu"),
             ):
-                driver.SOURCE.write_text(whole.read_text().replace(old, new))
-                driver.cubin.cache_clear()
+                compiled.SOURCE.write_text(whole.read_text().replace(old, new))
+                compiled.cubin.cache_clear()
                 assert word in _refusal(lambda: DeviceDigests(device()))
         finally:
-            driver.SOURCE = whole
-            driver.cubin.cache_clear()
+            compiled.SOURCE = whole
+            compiled.cubin.cache_clear()
 
 
 def check_a_capture_is_refused(digests: DeviceDigests) -> None:

@@ -6,6 +6,8 @@ Everything here ends before a process would be started on a cluster.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ import typer
 from fleet.cli import app, run
 from fleet.options import Where
 from tests.campaigns import CONTROLS
-from tests.integration.command_line import fleet, tree
+from tests.integration.command_line import ROOT, fleet, tree
 
 VERBS = {
     "certify", "screen", "sweep", "trace", "status", "diff", "replay", "logs", "doctor",
@@ -265,3 +267,18 @@ def test_an_interrupt_is_exit_3(
     monkeypatch.setattr(Where, "places", interrupted)
     assert run(["status"]) == 3
     assert "interrupted" in capfd.readouterr().err
+
+
+def test_a_reader_that_leaves_early_is_no_fault(tmp_path: Path) -> None:
+    """``fleet ... | head``: nothing is said of it, and no verdict was delivered."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        run = subprocess.run(
+            [sys.executable, "-m", "fleet", "contract", "show", "smollm2-bf16"],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=120,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+    assert (run.returncode, run.stderr) == (3, "")

@@ -1,7 +1,9 @@
-"""The evidence of a real GPU, judged again: the verdicts, culprits and counts that are recorded.
+"""The evidence of real GPUs, judged again: the verdicts, culprits and counts that are recorded.
 
-``tests/golden/h200-awq-sweep.tar.xz`` is the landing of one sweep on an NVIDIA H200; the JSON
-beside it says what it shows. Nothing here needs a GPU: verdicts are functions of landed evidence.
+Each ``tests/golden/h200-*.tar.xz`` is a landing of an NVIDIA H200; the JSON beside it says what it
+shows. ``awq-sweep``: one sweep. ``always-on``: a campaign of two contracts that were traced
+throughout, then one of them untraced. Nothing here needs a GPU: verdicts are functions of landed
+evidence.
 """
 
 from __future__ import annotations
@@ -14,26 +16,56 @@ from typing import Any
 import pytest
 
 from fleet.contract.load import BUILTIN, load_contract
-from tests.golden_summary import summary_of
+from fleet.evidence.landing import Landing
+from tests.golden_summary import summary_of, unpacked
+from tests.integration.command_line import fleet
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-RECORDED: dict[str, Any] = json.loads((GOLDEN / "h200-awq-sweep.json").read_text())
 README = (GOLDEN.parents[1] / "README.md").read_text()
+NAMES = ("h200-awq-sweep", "h200-always-on")
+RECORDED: dict[str, dict[str, Any]] = {
+    name: json.loads((GOLDEN / f"{name}.json").read_text()) for name in NAMES
+}
+(SWEEP,) = RECORDED["h200-awq-sweep"]["campaigns"]
+TRACED, UNTRACED = RECORDED["h200-always-on"]["campaigns"]
+CULPRIT = "model.layers.0.self_attn.k_proj"
 
 
 @pytest.fixture(scope="module")
-def derived(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    work = tmp_path_factory.mktemp("golden")
-    archive = GOLDEN / "h200-awq-sweep.tar.xz"
-    return json.loads(json.dumps(summary_of(archive, RECORDED["commit"], work)))  # type: ignore[no-any-return]
+def landings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Landing]:
+    """Every archive, unpacked; whoever changes one copies it."""
+    return {
+        name: unpacked(GOLDEN / f"{name}.tar.xz", tmp_path_factory.mktemp(name)) for name in NAMES
+    }
 
 
-def test_the_archive_gives_the_recorded_verdicts(derived: dict[str, Any]) -> None:
-    assert derived == RECORDED
+def judged(landing: Landing, commit: str, work: Path) -> dict[str, Any]:
+    """The summary as it is after JSON."""
+    summary = summary_of(landing, commit, work / "store.duckdb")
+    return json.loads(json.dumps(summary))  # type: ignore[no-any-return]
 
 
-def by_backend(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {backend_of(e): e for e in RECORDED["contracts"]}[name]
+def copied(landing: Landing, work: Path) -> Landing:
+    return Landing.open(shutil.copytree(landing.root, work / "landing"))
+
+
+def alter(path: Path) -> None:
+    """Change one byte in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def verdicts(summary: dict[str, Any]) -> dict[tuple[str, str], str]:
+    return {
+        (campaign["campaign"], entry["contract"]): entry["verdict"]
+        for campaign in summary["campaigns"]
+        for entry in campaign["contracts"]
+    }
+
+
+def by_backend(campaign: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = {backend_of(e): e for e in campaign["contracts"]}[name]
     return found
 
 
@@ -42,14 +74,37 @@ def backend_of(entry: dict[str, Any]) -> str:
     return str(entry["contract"]).partition("@")[2].partition(":")[0]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_archive_gives_the_recorded_summary(
+    landings: dict[str, Landing], name: str, tmp_path: Path
+) -> None:
+    recorded = RECORDED[name]
+    assert judged(landings[name], recorded["commit"], tmp_path) == recorded
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_ran_on_one_device_and_the_controls_behaved(name: str) -> None:
+    recorded = RECORDED[name]
+    assert (len(recorded["units"]), len(recorded["platform_sha256"])) == (1, 1)
+    assert recorded["gpu_model"] == "NVIDIA H200"
+    for campaign in recorded["campaigns"]:
+        assert campaign["states"] == ["COMPLETE"]
+        assert set(campaign["controls_behave"].values()) == {True}
+
+
+def test_one_archive_holds_traces_of_each_format() -> None:
+    assert [RECORDED[name]["trace_formats"] for name in NAMES] == [[1], [2]]
+
+
 def test_marlin_fails_where_two_other_backends_of_the_same_checkpoint_pass() -> None:
-    marlin = by_backend("awq_marlin")
+    marlin = by_backend(SWEEP, "awq_marlin")
     assert (marlin["verdict"], marlin["layer"], marlin["fault"]) == ("FAIL", 3, "race")
-    assert marlin["culprit"]["path"] == "model.layers.0.self_attn.k_proj"
+    assert marlin["culprit"]["path"] == CULPRIT
+    assert marlin["culprit"]["source"] == "later"
     assert (marlin["culprit"]["unique"], marlin["culprit"]["repeats"]) == (200, 200)
     assert [each["path"] for each in marlin["also"]] == ["model.layers.0.self_attn.v_proj"]
     for name in ("awq_torch", "awq_gemm"):
-        entry = by_backend(name)
+        entry = by_backend(SWEEP, name)
         assert (entry["verdict"], entry["attained_grade"], entry["mismatches"]) == (
             "PASS",
             "logits",
@@ -58,14 +113,96 @@ def test_marlin_fails_where_two_other_backends_of_the_same_checkpoint_pass() -> 
         assert (entry["records"], len(entry["logits_roots"])) == (382, 1)
 
 
-def test_all_ran_on_one_device_and_the_controls_behaved() -> None:
-    assert (len(RECORDED["units"]), len(RECORDED["platform_sha256"])) == (1, 1)
-    assert RECORDED["states"] == ["COMPLETE"]
-    assert set(RECORDED["controls_behave"].values()) == {True}
+def test_replays_traced_throughout_name_the_culprit_of_their_own_fail() -> None:
+    marlin = by_backend(TRACED, "awq_marlin")
+    assert (marlin["verdict"], marlin["layer"], marlin["fault"]) == ("FAIL", 3, "race")
+    assert (len(marlin["logits_roots"]), len(marlin["modules_roots"])) == (2, 2)
+    culprit = marlin["culprit"]
+    assert (culprit["path"], culprit["class"]) == (CULPRIT, "AwqMarlinLinear")
+    assert (culprit["source"], culprit["unique"], culprit["repeats"]) == ("failing", 200, 200)
+    assert {side: len(set(two)) for side, two in culprit["digests"].items()} == {"in": 1, "out": 2}
 
 
-def test_the_readme_shows_these_figures() -> None:
-    for entry in RECORDED["contracts"]:
+def test_the_same_kernel_is_named_by_later_replays_and_by_the_failing_ones() -> None:
+    sweep, traced = (by_backend(c, "awq_marlin") for c in (SWEEP, TRACED))
+    for name in ("path", "class", "kind", "step", "dtype", "unique", "repeats"):
+        assert sweep["culprit"][name] == traced["culprit"][name], name
+    assert sweep["also"] == traced["also"]
+
+
+def test_torch_passes_at_modules_and_untraced_replays_give_the_same_logits() -> None:
+    traced, untraced = (by_backend(c, "awq_torch") for c in (TRACED, UNTRACED))
+    assert traced["execution_id"] == untraced["execution_id"]
+    assert (traced["verdict"], traced["attained_grade"]) == ("PASS", "modules")
+    assert (untraced["verdict"], untraced["attained_grade"]) == ("PASS", "logits")
+    assert (len(traced["modules_roots"]), untraced["modules_roots"]) == (1, [])
+    assert traced["logits_roots"] == untraced["logits_roots"]
+    assert len(traced["logits_roots"]) == 1
+    assert traced["reason"].endswith("; an untraced replay has the same logits root")
+    assert "traced" not in untraced["reason"]
+
+
+def test_every_call_of_the_traced_replays_was_seen_and_digested_on_the_device() -> None:
+    watched = [each for entry in TRACED["contracts"] for each in entry["traced"]]
+    assert len(watched) == 4
+    for each in watched:
+        seen = each["coverage"]
+        assert each["digests"] == {"calls": "device", "rows": "device"}
+        assert (seen["calls"], seen["unknown"], seen["partly_unhashed"]) == (6144, 0, 0)
+        assert (seen["fired"], seen["silent"], each["gap"]) == (seen["expected"], [], None)
+    assert {each["doubt"] for each in by_backend(TRACED, "awq_torch")["traced"]} == {None}
+
+
+def test_without_the_untraced_replays_the_same_pass_says_traced_execution(
+    landings: dict[str, Landing], tmp_path: Path
+) -> None:
+    """The second campaign is taken away: what the first one said on its own when it ended."""
+    landing = copied(landings["h200-always-on"], tmp_path)
+    for manifest in landing.root.glob("attempts/*/manifest.json"):
+        if json.loads(manifest.read_bytes())["campaign"] == UNTRACED["campaign"]:
+            shutil.rmtree(manifest.parent)
+    shutil.rmtree(landing.ledger / UNTRACED["campaign"])
+    (alone,) = judged(landing, "", tmp_path)["campaigns"]
+    torch = by_backend(alone, "awq_torch")
+    assert torch["attained_grade"] == "modules"
+    words, execution = torch["reason"].rsplit("; ", 1)
+    assert execution == "traced execution"
+    together = by_backend(TRACED, "awq_torch")
+    assert together | {"reason": f"{words}; traced execution"} == torch
+    assert by_backend(alone, "awq_marlin") == by_backend(TRACED, "awq_marlin")
+
+
+def test_an_altered_byte_of_the_evidence_is_no_pass(
+    landings: dict[str, Landing], tmp_path: Path
+) -> None:
+    """The shard of a replay that PASSed is changed in one byte: VOID, and nothing else moves."""
+    landing = copied(landings["h200-awq-sweep"], tmp_path)
+    torch = by_backend(SWEEP, "awq_torch")
+    for manifest in sorted(landing.root.glob("attempts/*/manifest.json")):
+        body = json.loads(manifest.read_bytes())
+        if body["execution_id"] == torch["execution_id"]:
+            alter(manifest.parent / body["parts"][0]["name"])
+            break
+    void = {(SWEEP["campaign"], torch["contract"]): "VOID"}
+    recorded = verdicts(RECORDED["h200-awq-sweep"])
+    assert verdicts(judged(landing, "", tmp_path)) == recorded | void
+
+
+def test_an_altered_byte_of_a_trace_is_neither_a_pass_nor_a_fail(
+    landings: dict[str, Landing], tmp_path: Path
+) -> None:
+    """One file of one trace of each contract is changed in one byte: both are VOID, and the
+    untraced PASS of the same execution stays."""
+    landing = copied(landings["h200-always-on"], tmp_path)
+    for entry in TRACED["contracts"]:
+        alter(landing.attempt(entry["traced"][0]["attempt"]) / "trace-00002.parquet")
+    void = {(TRACED["campaign"], entry["contract"]): "VOID" for entry in TRACED["contracts"]}
+    recorded = verdicts(RECORDED["h200-always-on"])
+    assert verdicts(judged(landing, "", tmp_path)) == recorded | void
+
+
+def test_the_readme_shows_the_figures_of_the_sweep() -> None:
+    for entry in SWEEP["contracts"]:
         name = backend_of(entry)
         (line,) = [each for each in README.splitlines() if each.startswith(f"{name} ")]
         tokens = sum(int(grades["tokens"].partition("/")[0]) for grades in entry["exact"].values())
@@ -79,31 +216,42 @@ def test_the_readme_shows_these_figures() -> None:
             assert f"{entry['culprit']['unique']} outputs in {entry['culprit']['repeats']}" in line
 
 
-def test_an_altered_byte_of_the_evidence_is_no_pass(
-    derived: dict[str, Any], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """The shard of a replay that PASSed is changed in one byte: VOID, and nothing else moves."""
-    import tarfile
-
-    with tarfile.open(GOLDEN / "h200-awq-sweep.tar.xz") as opened:
-        opened.extractall(tmp_path, filter="data")
-    torch = by_backend("awq_torch")
-    for manifest in sorted((tmp_path / "landing" / "attempts").glob("*/manifest.json")):
-        body = json.loads(manifest.read_bytes())
-        if body["execution_id"] == torch["execution_id"]:
-            part = manifest.parent / body["parts"][0]["name"]
-            data = bytearray(part.read_bytes())
-            data[len(data) // 2] ^= 1
-            part.write_bytes(bytes(data))
-            break
-    shutil.make_archive(str(tmp_path / "altered"), "tar", tmp_path, "landing")
-    work = tmp_path_factory.mktemp("altered")
-    found = summary_of(tmp_path / "altered.tar", "", work)["contracts"]
-    altered = {e["contract"]: e["verdict"] for e in found}
-    before = {e["contract"]: e["verdict"] for e in derived["contracts"]}
-    assert altered == before | {torch["contract"]: "VOID"}
+def test_the_readme_shows_the_figures_of_the_always_on_trace() -> None:
+    lines = {each.split()[0]: each for each in README.splitlines() if each.startswith("@awq_")}
+    entries = {backend_of(entry): entry for entry in TRACED["contracts"]}
+    marlin, torch = entries["awq_marlin"], entries["awq_torch"]
+    told, culprit = lines["@awq_marlin"], marlin["culprit"]
+    assert (marlin["verdict"], culprit["source"]) == ("FAIL", "failing")
+    assert "FAIL" in told and "failing" in told
+    assert culprit["path"].rpartition(".")[2] in told
+    assert f"{culprit['unique']} outputs in {culprit['repeats']}" in told
+    assert f"PASS  {torch['attained_grade']} {torch['records']}/" in lines["@awq_torch"]
+    assert f"{torch['traced'][0]['coverage']['calls']} calls" in lines["@awq_torch"]
+    (root,) = torch["logits_roots"]
+    assert root.removeprefix("sha256:")[:12] in lines["@awq_torch"]
+    seconds = [each["generate_s"] for each in torch["traced"]]
+    assert [f"{each:.1f}" for each in seconds] == ["6.1", "6.1"]
+    assert "traced 6.1" in README
 
 
 def test_the_contract_of_the_evidence_is_the_one_that_is_shipped() -> None:
     contract = load_contract("qwen2-7b-shapes-awq-full@awq_marlin", [BUILTIN]).contract
     assert (contract.decoding.max_new_tokens, contract.dataset.name) == (4, "choices-191")
+
+
+def test_status_shows_what_traced_replays_reach_beside_what_untraced_ones_do(
+    landings: dict[str, Landing], tmp_path: Path
+) -> None:
+    places = ("--store", "store.duckdb", "--landing", str(landings["h200-always-on"].root))
+    assert fleet(tmp_path, "store", "rebuild", *places).returncode == 0
+    shown = json.loads(fleet(tmp_path, "status", "--json", *places).stdout)
+    rows = {
+        (row["contract"].partition("@")[2], row["state"], row["attained_grade"])
+        for row in shown["contracts"]
+        if "@" in row["contract"]
+    }
+    assert rows == {
+        ("awq_marlin", "FAIL", "metric"),
+        ("awq_torch", "PASS", "logits"),
+        ("awq_torch", "PASS", "modules"),
+    }

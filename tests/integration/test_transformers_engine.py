@@ -17,7 +17,8 @@ from fleet.replay.checkpoint_tensors import tensor_digests
 from fleet.replay.engines.logits import steps_of
 from fleet.replay.engines.transformers import TransformersEngine
 from fleet.replay.engines.weights import tensors_of
-from fleet.replay.tensor_digests import Shared, digest
+from fleet.replay.host_digest import host_digest
+from fleet.replay.tensor_digests import Shared
 from tests.integration.engine_cases import (
     NOW,
     contract,
@@ -153,7 +154,7 @@ def test_step_logits_are_the_last_position_of_a_plain_forward(folder: Path) -> N
     with torch.inference_mode():
         alone = engine.model()(torch.tensor([sample.prompt_ids])).logits[0, -1, :]
     assert alone.dtype == torch.bfloat16
-    assert first.logits_sha256 == digest(alone)
+    assert first.logits_sha256 == host_digest(alone)
     assert first == steps_of(alone[None])[0]
     assert engine.generate([sample])[0].token_ids[0] == token
     assert second.logits_sha256 != first.logits_sha256

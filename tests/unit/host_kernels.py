@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from fleet.replay.gpu.digests.driver import SOURCE, CudaDriver, declared
+from fleet.replay.gpu.digests.compiled import SOURCE
+from fleet.replay.gpu.digests.driver import CudaDriver, declared
 from fleet.replay.gpu.digests.jobs import Copies, Grid, Table
 
 SHIM = Path(__file__).with_name("cuda_on_host.cpp")

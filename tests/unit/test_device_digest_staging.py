@@ -11,8 +11,8 @@ import torch
 from fleet.errors import DeviceDigestsUnavailable
 from fleet.replay.gpu.digests import staging
 from fleet.replay.gpu.digests.device import DeviceDigests
-from fleet.replay.gpu.digests.fixed import host_digest
 from fleet.replay.gpu.digests.staging import STAGED_BYTES
+from fleet.replay.host_digest import host_digest
 from tests.unit.fake_device import FakeDriver, numbered, opened
 
 

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from fleet.errors import DeviceDigestsUnavailable
 from fleet.evidence.digests import tensor_digest
 from fleet.replay.gpu.digests.device import DeviceDigests
-from fleet.replay.gpu.digests.fixed import fixed_tensors, host_digest, pattern
+from fleet.replay.gpu.digests.fixed import fixed_tensors, pattern
 from fleet.replay.gpu.digests.jobs import Copies, Table, grid
 from fleet.replay.gpu.digests.staging import STAGED_BYTES
+from fleet.replay.host_digest import host_digest
 from tests.unit.host_kernels import COMPILER, STREAM, HostDriver, compiled
 from tests.unit.test_digests import CASES, GOLDEN, content
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from fleet.replay.host_digest import host_digest
 from fleet.replay.inject import OrderedLinear, RacyLinear
-from fleet.replay.tensor_digests import digest
 
 pytestmark = pytest.mark.torch
 
@@ -27,14 +27,14 @@ def frozen(dtype: torch.dtype) -> tuple[nn.Linear, torch.Tensor]:
 def test_fifty_racy_calls_on_one_input_give_several_outputs(dtype: torch.dtype) -> None:
     linear, x = frozen(dtype)
     racy = RacyLinear(linear)
-    assert len({digest(racy(x)) for _ in range(50)}) >= 2
+    assert len({host_digest(racy(x)) for _ in range(50)}) >= 2
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_fifty_ordered_calls_on_one_input_give_one_output(dtype: torch.dtype) -> None:
     linear, x = frozen(dtype)
     ordered = OrderedLinear(linear)
-    outputs = {digest(ordered(x)) for _ in range(50)}
+    outputs = {host_digest(ordered(x)) for _ in range(50)}
     assert len(outputs) == 1
     assert ordered(x).dtype == dtype
 

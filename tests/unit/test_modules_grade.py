@@ -168,6 +168,17 @@ def test_a_trace_with_a_gap_cannot_pass_at_modules() -> None:
     assert "2 calls never returned" in verdict.reason
 
 
+@pytest.mark.parametrize("words", [{"gap": "5 unknown calls"}, {"doubt": "the hooks changed bits"}])
+def test_nobody_is_told_modules_by_a_trace_that_does_not_carry_it(words: dict[str, str]) -> None:
+    """Whatever was asked for: a grade that is shown is relied on."""
+    whole = judged(traced_pair(("r", "r")), Require(grade="logits"))
+    assert (whole.verdict, whole.attained_grade, whole.warnings) == ("PASS", "modules", ())
+    verdict = judged(traced_pair(("r", "r"), **words), Require(grade="logits"))
+    assert (verdict.verdict, verdict.attained_grade) == ("PASS", "logits")
+    assert [w for w in verdict.warnings if next(iter(words.values())) in w]
+    assert "grade logits" in verdict.reason
+
+
 def test_doubted_hooks_are_in_the_way_of_a_pass_and_not_of_a_fail() -> None:
     doubt = "undecidable: without hooks the contract differs from itself"
     verdict = judged(traced_pair(("r", "r"), doubt=doubt), Require(grade="modules"))

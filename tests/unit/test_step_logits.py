@@ -12,7 +12,8 @@ from fleet.evidence.digests import tensor_digest
 from fleet.replay import tensor_digests
 from fleet.replay.engines import logits
 from fleet.replay.engines.logits import step_of, steps_of
-from fleet.replay.tensor_digests import Shared, digest
+from fleet.replay.host_digest import host_digest
+from fleet.replay.tensor_digests import Shared
 from tests.unit.test_device_digest_jobs import CPU, FakeDriver, opened
 
 pytestmark = pytest.mark.torch
@@ -81,7 +82,7 @@ def test_a_digest_sees_dtype_shape_and_every_bit() -> None:
     changed = row.clone()
     changed.view(torch.int16)[3] = 1
     others = [changed, row.to(torch.float16), row.reshape(2, 2), row.reshape(4, 1)]
-    assert len({digest(row), *map(digest, others)}) == 5
+    assert len({host_digest(row), *map(host_digest, others)}) == 5
 
 
 @pytest.mark.parametrize("held_bytes", [1, 40, 1 << 20])

@@ -19,7 +19,8 @@ from fleet.replay.engines import weights
 from fleet.replay.engines.logits import steps_of
 from fleet.replay.gpu.digests import device
 from fleet.replay.gpu.digests.device import DeviceDigests
-from fleet.replay.tensor_digests import Share, Shared, digest, digest_each, share_of, where
+from fleet.replay.host_digest import host_digest
+from fleet.replay.tensor_digests import Share, Shared, digest_each, share_of, where
 from tests.unit.host_kernels import COMPILER, HostDriver, compiled
 from tests.unit.test_device_digest_jobs import CPU, FakeDriver, numbered, opened
 
@@ -43,14 +44,14 @@ def share() -> Share:
 def test_the_host_digests_what_lies_on_it() -> None:
     assert share_of(CPU) is None
     tensors = numbered(3)
-    assert digest_each(tensors) == [digest(tensor) for tensor in tensors]
+    assert digest_each(tensors) == [host_digest(tensor) for tensor in tensors]
     assert digest_each([]) == []
     assert where() == "host"
 
 
 def test_all_tensors_of_a_device_cost_one_wait(fake: FakeDriver) -> None:
     tensors = numbered(70)
-    assert digest_each(tensors) == [digest(tensor) for tensor in tensors]
+    assert digest_each(tensors) == [host_digest(tensor) for tensor in tensors]
     assert [len(jobs) for _, jobs in fake.launches] == [64, 6]
     assert len(fake.waited) == 1
     assert where() == "device"
@@ -59,7 +60,7 @@ def test_all_tensors_of_a_device_cost_one_wait(fake: FakeDriver) -> None:
 def test_nobody_gets_the_digest_of_what_another_asked_for(fake: FakeDriver) -> None:
     one, other = share(), share()
     tensors = numbered(9)
-    wanted = [digest(tensor) for tensor in tensors]
+    wanted = [host_digest(tensor) for tensor in tensors]
     assert one.enqueue(tensors[:2]) == range(0, 2)
     assert other.enqueue(tensors[2:3]) == range(0, 1)
     assert one.enqueue(tensors[3:4]) == range(2, 3)
@@ -82,7 +83,7 @@ def test_what_a_device_cannot_digest_the_host_does(fake: FakeDriver) -> None:
     assert taken == [True, False, True, True]
     share().collect()
     tensors = [plain[0], turned, plain[1]]
-    assert digest_each(tensors) == [digest(tensor) for tensor in tensors]
+    assert digest_each(tensors) == [host_digest(tensor) for tensor in tensors]
 
 
 def test_the_host_takes_the_place_of_one_tensor_among_others(
@@ -98,7 +99,7 @@ def test_the_host_takes_the_place_of_one_tensor_among_others(
 
     monkeypatch.setattr(device, "_content", refuse)
     tensors.insert(1, torch.zeros(41))
-    assert digest_each(tensors) == [digest(tensor) for tensor in tensors]
+    assert digest_each(tensors) == [host_digest(tensor) for tensor in tensors]
     assert sum(len(jobs) for _, jobs in fake.launches) == 3
     assert where() == "device"
 
@@ -108,7 +109,7 @@ def test_a_device_that_fails_is_never_asked_again(fake: FakeDriver) -> None:
     tensors = numbered(3)
     pending.enqueue(tensors)
     fake.refuses = {"launch"}
-    assert digest_each(tensors) == [digest(tensor) for tensor in tensors]
+    assert digest_each(tensors) == [host_digest(tensor) for tensor in tensors]
     assert where() == "host: cuLaunchKernel: CUDA error 719"
     fake.refuses = set()
     assert share_of(CPU) is None
@@ -128,7 +129,7 @@ def test_a_digest_that_nobody_asked_for_ends_all_use_of_the_device(
     monkeypatch.setattr(tensor_digests, "_OPENED", {CPU: Shared(kernels, "device")})
     tensors = numbered(3)
     kernels.enqueue(tensors[:1])
-    assert digest_each(tensors) == [digest(tensor) for tensor in tensors]
+    assert digest_each(tensors) == [host_digest(tensor) for tensor in tensors]
     assert where() == "host: the device owes another number of digests"
 
 
@@ -166,7 +167,7 @@ def test_weights_are_digested_where_they_lie_and_tied_ones_once(fake: FakeDriver
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight
     tensors = weights.tensors_of(model)
-    assert weights.digests_of(tensors) == {name: digest(t) for name, t in tensors.items()}
+    assert weights.digests_of(tensors) == {name: host_digest(t) for name, t in tensors.items()}
     assert [len(jobs) for _, jobs in fake.launches] == [3]
     assert len(fake.waited) == 1
 
@@ -191,4 +192,4 @@ def test_the_host_reads_values_in_their_order_whatever_the_strides() -> None:
         plain = tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
         data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
         name = str(tensor.dtype).removeprefix("torch.")
-        assert digest(tensor) == tensor_digest(name, tensor.shape, data)
+        assert host_digest(tensor) == tensor_digest(name, tensor.shape, data)

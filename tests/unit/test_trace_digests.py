@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fleet.replay.tensor_digests import digest
+from fleet.replay.host_digest import host_digest
 from fleet.replay.trace.digesting import (
     TensorDigests,
     cache_digest,
@@ -41,10 +41,10 @@ def filled(kind: torch.dtype, count: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", DENSE)
 def test_every_dtype_of_torch_has_the_tensor_digest(name: str) -> None:
     tensor = filled(DTYPES[name], 24)
-    assert of(tensor) == digest(tensor) == TensorDigests().once(tensor)
-    assert of(tensor.reshape(2, 12)) == digest(tensor.reshape(2, 12)) != of(tensor)
-    assert of(tensor[5]) == digest(tensor[5])
-    assert of(tensor[:0]) == digest(tensor[:0])
+    assert of(tensor) == host_digest(tensor) == TensorDigests().once(tensor)
+    assert of(tensor.reshape(2, 12)) == host_digest(tensor.reshape(2, 12)) != of(tensor)
+    assert of(tensor[5]) == host_digest(tensor[5])
+    assert of(tensor[:0]) == host_digest(tensor[:0])
 
 
 def test_every_dtype_is_either_dense_or_told_as_unhashed() -> None:
@@ -79,7 +79,7 @@ def test_every_layout_has_the_digest_of_its_values(name: str) -> None:
     tensor = LAYOUTS[name]
     plain = tensor.detach().resolve_conj().resolve_neg()
     copied = plain.clone(memory_format=torch.contiguous_format)
-    assert of(tensor) == digest(copied) == of(copied) == TensorDigests().once(tensor)
+    assert of(tensor) == host_digest(copied) == of(copied) == TensorDigests().once(tensor)
 
 
 CHANGES = {
@@ -97,7 +97,7 @@ def test_the_memory_is_never_stale(change: str) -> None:
     before = digests.of(tensor)
     assert digests.of(tensor) == before
     CHANGES[change](tensor)
-    assert digests.of(tensor) == digest(tensor) != before
+    assert digests.of(tensor) == host_digest(tensor) != before
 
 
 def test_the_memory_tells_views_of_one_address_apart() -> None:
@@ -108,14 +108,14 @@ def test_the_memory_tells_views_of_one_address_apart() -> None:
              square.view(100), square[:, :5], square[:5]]  # fmt: skip
     for view in views * 2:
         plain = view.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-        assert digests.of(view) == digest(plain)
+        assert digests.of(view) == host_digest(plain)
 
 
 def test_an_address_that_is_used_again_is_hashed_again() -> None:
     digests = TensorDigests()
     for value in range(50):
         tensor = torch.full((64,), float(value))
-        assert digests.of(tensor) == digest(tensor)
+        assert digests.of(tensor) == host_digest(tensor)
         del tensor
 
 
@@ -123,7 +123,7 @@ def test_the_memory_drops_the_oldest_and_stays_right(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("fleet.replay.trace.digesting.KEPT_BYTES", 1000)
     digests, tensors = TensorDigests(), [X + i for i in range(9)]
     for tensor in tensors * 2:
-        assert digests.of(tensor) == digest(tensor)
+        assert digests.of(tensor) == host_digest(tensor)
     assert len(digests._kept) <= 2
 
 

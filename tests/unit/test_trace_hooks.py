@@ -56,6 +56,7 @@ def test_runs_to_compare_with_are_bare_and_every_batch_is_traced_once(
 ) -> None:
     engine: Any = Engine(Net(), [bytes([each]) for each in logits])
     session, calls = opened(tmp_path, engine.model)
+    session.attach()  # whoever did so, a bare run comes first
     batches = 0
     while engine.logits:
         session.run(engine, "arm", batches, [ROW])

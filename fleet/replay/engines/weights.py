@@ -18,7 +18,8 @@ from torch import nn
 from fleet.contract.canonical import digest_json
 from fleet.errors import AttemptVoid
 from fleet.replay.checkpoint_tensors import weight_files
-from fleet.replay.tensor_digests import digest, digest_each
+from fleet.replay.host_digest import host_digest
+from fleet.replay.tensor_digests import digest_each
 
 COMPUTED: dict[str, str] = {
     "rotary_emb.inv_freq": "rotary frequencies, computed from the configuration",
@@ -189,9 +190,9 @@ class _Disk:
         if (name, dtype) not in self._cast:
             with safe_open(self._files[name], framework="pt") as opened:
                 tensor = opened.get_tensor(name)
-            if digest(tensor) != self.digests[name]:
+            if host_digest(tensor) != self.digests[name]:
                 raise _changed(name)
-            self._cast[name, dtype] = digest(tensor.to(dtype))
+            self._cast[name, dtype] = host_digest(tensor.to(dtype))
         return self._cast[name, dtype]
 
     def same_bytes(self, names: Iterable[str], wanted: bytes, dtype: torch.dtype) -> str | None:

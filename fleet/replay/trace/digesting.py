@@ -20,8 +20,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import nn
 
-from fleet.contract.canonical import sha256
-from fleet.evidence.digests import merkle_root, tensor_header
+from fleet.replay.host_digest import host_digest
 from fleet.replay.trace.late import Part, Sealed, Slot, Token
 
 KEPT_BYTES = 512 << 20
@@ -102,37 +101,24 @@ class TensorDigests:
         known = self._kept.get(key)
         if known is not None and _same_bytes(known[0], flat):
             return known[1]
-        copy, digest = self._hash(tensor, flat)
-        self._keep(key, copy, digest)
-        return digest
+        copy = flat.clone(memory_format=torch.contiguous_format)
+        made = host_digest(copy.view(tensor.shape))
+        self._keep(key, copy, made)
+        return made
 
     def once(self, tensor: torch.Tensor) -> bytes:
         """The same digest, without a copy kept: for weights, which are hashed twice in all."""
         if self._on_device is not None and tensor.is_cuda:
             return self._on_device.digest(tensor)
-        return _digest(tensor, _flat(tensor))
+        return host_digest(tensor)
 
-    def _hash(self, tensor: torch.Tensor, flat: torch.Tensor) -> tuple[torch.Tensor, bytes]:
-        copy = flat.clone(memory_format=torch.contiguous_format)
-        return copy, _digest(tensor, copy)
-
-    def _keep(self, key: tuple[Any, ...], copy: torch.Tensor, digest: bytes) -> None:
+    def _keep(self, key: tuple[Any, ...], copy: torch.Tensor, made: bytes) -> None:
         old = self._kept.pop(key, None)
         self._kept_bytes += copy.nbytes - (old[0].nbytes if old else 0)
-        self._kept[key] = (copy, digest)
+        self._kept[key] = (copy, made)
         while self._kept_bytes > KEPT_BYTES:
             _, (dropped, _) = self._kept.popitem(last=False)
             self._kept_bytes -= dropped.nbytes
-
-
-def _digest(tensor: torch.Tensor, flat: torch.Tensor) -> bytes:
-    """``flat`` are the values of ``tensor`` in order. One thread: leaves of 2048 bytes are so short
-    that two threads spend more on handing the interpreter over than they gain."""
-    if flat.stride() != (1,):  # a lone element may keep an odd stride, which ``view`` refuses
-        flat = flat.clone(memory_format=torch.contiguous_format)
-    data = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
-    name = str(tensor.dtype).removeprefix("torch.")
-    return sha256(tensor_header(name, tensor.shape, len(data)) + merkle_root(data))
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -63,6 +63,7 @@ class TraceSession:
         """Generate one batch with hooks in place; they stay there for the next."""
         if self.hooks or self.repeater is not None:
             return self._traced(engine, arm, ordinal, rows)
+        self.detach()
         random_state = RandomState()
         bare = engine.generate(rows)
         random_state.restore()
@@ -71,7 +72,7 @@ class TraceSession:
         if _logits(bare) != _logits(traced):
             after = RandomState()
             random_state.restore()
-            self._detach()
+            self.detach()
             again = engine.generate(rows)
             after.restore()
             self.hooks = UNDECIDED if _logits(bare) == _logits(again) else OWN_DIFFERENCE
@@ -80,22 +81,23 @@ class TraceSession:
     def _traced(
         self, engine: Engine, arm: str, ordinal: int, rows: Sequence[Prepared]
     ) -> list[Generation]:
-        self._attach()
+        self.attach()
         self.tracer.start_batch(arm, ordinal, [row.sample_id for row in rows])
         try:
             return engine.generate(rows)
         finally:
             self.tracer.end_batch()
 
-    def _attach(self) -> None:
-        """Once: hundreds of hooks cost as much as a step of a small batch."""
+    def attach(self) -> None:
+        """Put the hooks in place, once: hundreds cost as much as a step of a small batch."""
         if not self._attached:
             self._attached = True
             self.tracer.attach()
             if self.repeater is not None:
                 self.repeater.attach()
 
-    def _detach(self) -> None:
+    def detach(self) -> None:
+        """Take them away, for a run that has to be bare."""
         self._attached = False
         if self.repeater is not None:
             self.repeater.detach()
@@ -103,7 +105,7 @@ class TraceSession:
 
     def close(self) -> dict[str, Any]:
         """Take the hooks away and land what is left; what the manifest says of the trace."""
-        self._detach()
+        self.detach()
         self.writer.flush()
         self.files |= {part.name: part.sha256 for part in self.writer.parts}
         self._land(MODULES_FILE, to_table(self.tracer.module_rows(), MODULES))

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 from fleet.evidence.trace import Call, Trace
 from fleet.judge.tracing.culprit import Culprit, Localisation
 from fleet.judge.tracing.localise import localise
+from fleet.replay.host_digest import host_digest
 from fleet.replay.task import Target
-from fleet.replay.tensor_digests import digest
 from fleet.replay.trace.repeat import Repeater
 from fleet.replay.trace.tracer import Tracer
 
@@ -132,7 +132,7 @@ class Replay:
         """Greedy steps of one prompt; the digest of the logits of every one."""
         logits: list[bytes] = []
         watch = model.register_forward_hook(
-            lambda _, args, out: logits.append(digest(out.logits[:, -1, :]))
+            lambda _, args, out: logits.append(host_digest(out.logits[:, -1, :]))
         )
         tracer.start_batch(ARM, number, [f"s{number}"])
         tracer.attach()

@@ -18,10 +18,11 @@ import torch
 from fleet.errors import DeviceDigestsUnavailable
 from fleet.evidence.digests import tensor_header
 from fleet.replay.gpu.digests.driver import CudaDriver, Driver, memory
-from fleet.replay.gpu.digests.fixed import fixed_tensors, host_digest
+from fleet.replay.gpu.digests.fixed import fixed_tensors
 from fleet.replay.gpu.digests.jobs import DIGEST_BYTES, Content, content, grid
 from fleet.replay.gpu.digests.lanes import Lanes
 from fleet.replay.gpu.digests.staging import STAGED_BYTES, Staging
+from fleet.replay.host_digest import host_digest
 
 RING_SLOTS = 16384
 """Digests that wait on the device, 512 KiB; one more and those before it are fetched."""

@@ -1,24 +1,21 @@
-"""What the digests ask of CUDA: kernels compiled on this machine, launches, and one read-back.
+"""What the digests ask of CUDA: kernels, launches, and one read-back.
 
-NVRTC compiles, through cuda-bindings, which CUDA builds of torch bring along; no compiler has to be
-installed. The driver's library is called through ctypes: a launch is one call with arguments that
-lie ready. Streams, memory and the context are torch's. Knows no digest.
+The driver's library is called through ctypes: a launch is one call with arguments that lie ready.
+Streams, memory and the context are torch's. Knows no digest.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from fleet.errors import DeviceDigestsUnavailable
+from fleet.replay.gpu.digests.compiled import cubin
 from fleet.replay.gpu.digests.jobs import GATHER_THREADS, Copies, Grid, Table
 
-SOURCE = Path(__file__).with_name("sha256.cu")
 GATHER = "fleet_gather"
 KERNELS = ("fleet_digest_wide", "fleet_digest_narrow", GATHER)
 
@@ -147,36 +144,6 @@ def memory(num_bytes: int, **options: Any) -> torch.Tensor:
     """Bytes that may be written in inference mode and outside of it, whichever they were first
     asked for in: torch forbids the latter for a tensor that was made in it."""
     return torch.empty(num_bytes, dtype=torch.uint8, **options)
-
-
-@functools.cache
-def cubin(architecture: str, defines: tuple[str, ...] = ()) -> bytes:
-    """The kernels compiled for ``sm_NN``; needs no device.
-
-    Raises:
-        DeviceDigestsUnavailable: no NVRTC here, or it refuses, with its log.
-    """
-    try:
-        from cuda.bindings import nvrtc
-
-        _, program = nvrtc.nvrtcCreateProgram(SOURCE.read_bytes(), b"sha256.cu", 0, [], [])
-    except (ImportError, RuntimeError, OSError) as error:  # cuda-bindings, libnvrtc, the source
-        raise DeviceDigestsUnavailable(f"NVRTC: {error}") from error
-    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
-    options += [f"--define-macro={name}".encode() for name in defines]
-    (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if int(code) != 0:
-        raise DeviceDigestsUnavailable(f"NVRTC for {architecture}: {code}: {_log(nvrtc, program)}")
-    image = bytearray(nvrtc.nvrtcGetCUBINSize(program)[1])
-    nvrtc.nvrtcGetCUBIN(program, image)
-    nvrtc.nvrtcDestroyProgram(program)
-    return bytes(image)
-
-
-def _log(nvrtc: Any, program: Any) -> str:
-    log = bytearray(nvrtc.nvrtcGetProgramLogSize(program)[1])
-    nvrtc.nvrtcGetProgramLog(program, log)
-    return log.decode(errors="replace").strip("\0 \n")
 
 
 def _library() -> ctypes.CDLL:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from fleet.evidence.digests import LEAF_BYTES, tensor_digest
+from fleet.evidence.digests import LEAF_BYTES
 from fleet.replay.gpu.digests.jobs import NARROW_LEAVES
 
 SIZES = (0, 1, 55, 56, 63, 64, 65, 2040, 2047, 2048, 2049, 3 * LEAF_BYTES + 77, 7168)
@@ -32,14 +32,3 @@ def pattern(num_bytes: int, device: torch.device) -> torch.Tensor:
     """Bytes that differ from leaf to leaf and inside one, computed on the host."""
     at = torch.arange(num_bytes, dtype=torch.int64)
     return ((at * 131 + at // 251 * 17 + at // LEAF_BYTES * 29) % 256).to(torch.uint8).to(device)
-
-
-def host_digest(tensor: torch.Tensor) -> bytes:
-    """The digest that :mod:`fleet.evidence.digests` gives; copies the tensor to the host."""
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    name = str(tensor.dtype).removeprefix("torch.")
-    if not plain.numel():
-        return tensor_digest(name, tensor.shape, b"")
-    if plain.stride() != (1,):  # a lone element may keep an odd stride, which ``view`` refuses
-        plain = plain.clone(memory_format=torch.contiguous_format)
-    return tensor_digest(name, tensor.shape, plain.view(torch.uint8).numpy().data)
