@@ -21,7 +21,7 @@ from rich.console import Console
 
 import fleet
 from fleet.errors import FleetError, UsageError
-from fleet.options import Contract, Contracts, Form, Json, Where, grouped
+from fleet.options import Contract, Contracts, Form, Instead, Json, Where, grouped
 from fleet.report.screen import emit, out, progress
 from fleet.store_verbs import store_app
 
@@ -55,34 +55,15 @@ def certify(
     contracts: Contracts,
     where: Where,
     form: Form,
+    instead: Instead,
     dry_run: Annotated[bool, typer.Option(help="Resolve and print the plan; run nothing.")] = False,
     retries: Annotated[int, typer.Option(min=0, help="Retries of a FAILED or LOST attempt.")] = 1,
     replay_s: Annotated[float, typer.Option(min=1, help="Longest a replay may take.")] = 7200.0,
     trace: Annotated[
         TraceMode, typer.Option(help="Trace the first differing sample of each FAIL.")
     ] = TraceMode.never,
-    replays: Annotated[
-        int | None, typer.Option(min=2, help="Replays of each named contract, not its own number.")
-    ] = None,
-    process_bound: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001,
-            max=0.499,
-            metavar="SHARE",
-            help="Replay until no larger share of processes can be of another kind, or two differ.",
-        ),
-    ] = None,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What replays vary, in place of the contract's own: batch, memory, order, "
-            "threads, joined by commas, or none; repeatable, one claim each."
-        ),
-    ] = None,
 ) -> None:
     """Run the replays of each contract and its controls, and print verdicts."""
-    from fleet.contract.vary import parse_claims
     from fleet.report.document import campaign_document
     from fleet.report.terminal import print_campaign
     from fleet.schedule.certify import Request, plan_request, require_usable
@@ -94,8 +75,8 @@ def certify(
     argv = tuple(sys.argv[1:])
     request = Request(
         tuple(contracts), limits=limits, argv=argv, trace=trace.value,
-        replays=replays, process_bound=process_bound,
-        claims=parse_claims(vary or ()),
+        replays=instead.replays, process_bound=instead.process_bound, scope=instead.scope,
+        claims=instead.claims(),
     )  # fmt: skip
     with progress("resolving contracts") as say:
         planned = plan_request(request, places, say)

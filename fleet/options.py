@@ -1,4 +1,4 @@
-"""What verbs accept alike, once: where things are, and the form of the answer.
+"""What verbs accept in groups, once: where things are, the form of the answer, what is asked.
 
 A verb takes a group as one parameter, and :func:`grouped` shows typer its fields as options of
 their own. A new verb is one function: its arguments, ``where: Where``, ``form: Form``. Knows no
@@ -12,6 +12,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
@@ -111,6 +112,51 @@ class Form:
             return emit(document, self.output)
         with out(self.output) as console:
             print_text(console, answer)
+
+
+class Scope(StrEnum):
+    """About one device, or about a platform."""
+
+    same_unit = "same-unit"
+    same_class = "same-class"
+
+
+@dataclass(frozen=True)
+class Instead:
+    """What is asked of all named contracts in place of what each requires."""
+
+    replays: Annotated[
+        int | None, typer.Option(min=2, help="Replays of each named contract, not its own number.")
+    ] = None
+    process_bound: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=0.499,
+            metavar="SHARE",
+            help="Replay until no larger share of processes can be of another kind, or two differ.",
+        ),
+    ] = None
+    scope: Annotated[
+        Scope | None, typer.Option(help="One unit, or two of one platform that must agree.")
+    ] = None
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What replays vary, not the contract's own: batch, memory, order, threads, "
+            "joined by commas, or none; repeatable, one claim each."
+        ),
+    ] = None
+
+    def claims(self) -> tuple[tuple[str, ...], ...]:
+        """What sets of replays vary; nothing where each contract's own holds.
+
+        Raises:
+            UsageError: a claim that says nothing, or is made twice.
+        """
+        from fleet.contract.vary import parse_claims
+
+        return parse_claims(self.vary or ())
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:

@@ -134,12 +134,13 @@ def _not_varied(good: Sequence[AttemptSummary], require: Require) -> Cause | Non
         return None
     references = {s.unit for s in good if s.is_reference}
     varied = Counter(s.unit for s in good if not s.is_reference)
-    if any(varied[unit] >= require.replays - 1 for unit in references):
+    needed = fewest_replays(require) - 1
+    if any(varied[unit] >= needed for unit in references):
         return None
     most = max(varied.values(), default=0)
     had = f"{len(references)} units with a reference, at most {most} varied on one unit"
-    needed = f"a reference and {require.replays - 1} varied replays required"
-    return Cause("missing-evidence", f"{needed}, {had}")
+    why = f"a reference and {needed} varied replays required, {had}"
+    return Cause("missing-evidence", why)
 
 
 def _causes(

@@ -6,7 +6,7 @@ which no further replay can take back, ends it sooner. Knows no verdict.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet.evidence.landing import Landing
@@ -34,16 +34,21 @@ class UntilBound:
 
     def __call__(self, ends: Sequence[AttemptEnd]) -> Sequence[Slot]:
         """One more slot of the first claim that needs one, else whatever comes after."""
-        sets: dict[tuple[str, tuple[str, ...]], list[AttemptEnd]] = {}
-        for end in ends:
-            if _certifies(end):
-                sets.setdefault((end.slot.contract, end.slot.vary), []).append(end)
-        for (name, _), of_set in sets.items():
-            if name in self.contracts and self._wants(self.contracts[name], of_set):
-                last = max((e.slot for e in of_set), key=lambda slot: slot.replay)
+        for resolved, slots in self._claims(ends):
+            if self._wants(resolved, slots):
                 index = max(e.slot.index for e in ends) + 1
+                last = max(slots, key=lambda e: e.slot.replay).slot
                 return [replace(last, index=index, replay=last.replay + 1)]
         return self.then(ends)
+
+    def _claims(
+        self, ends: Sequence[AttemptEnd]
+    ) -> Iterator[tuple[Resolved, Sequence[AttemptEnd]]]:
+        """The replays of each set: of one contract, and varied alike."""
+        for resolved in self.contracts.values():
+            mine = [e for e in ends if _certifies(e) and e.slot.contract == resolved.name]
+            for vary in dict.fromkeys(e.slot.vary for e in mine):
+                yield resolved, [e for e in mine if e.slot.vary == vary]
 
     def _wants(self, resolved: Resolved, ends: Sequence[AttemptEnd]) -> bool:
         """No: a slot is lost for good, so the campaign has no PASS left; two differ; or enough."""

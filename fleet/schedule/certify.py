@@ -44,9 +44,9 @@ class Places:
 
 @dataclass(frozen=True)
 class Request:
-    """What to run. ``samples`` and ``arms`` narrow it for ``fleet replay``; ``replays`` and
-    ``process_bound`` take the place of what the named contracts require. ``claims``: what sets of
-    replays vary, one verdict each, in place of the contracts' own ``vary``.
+    """What to run. ``samples`` and ``arms`` narrow it for ``fleet replay``; ``replays``,
+    ``process_bound``, ``scope`` and ``claims`` (what sets of replays vary, one verdict each) take
+    the place of what the named contracts require.
     """
 
     contracts: tuple[str, ...]
@@ -56,6 +56,7 @@ class Request:
     trace: str = "never"
     replays: int | None = None
     process_bound: float | None = None
+    scope: str | None = None
     limits: Limits = field(default_factory=Limits)
     argv: tuple[str, ...] = ()
     claims: tuple[tuple[str, ...], ...] = ()
@@ -106,7 +107,11 @@ def _requiring(resolved: Resolved, **changes: Any) -> Resolved:
 
 def _asked_for(request: Request, resolved: Resolved) -> Resolved:
     """A control's requirements are what it was made for."""
-    asked = {"replays": request.replays, "process_bound": request.process_bound}
+    asked = {
+        "replays": request.replays,
+        "process_bound": request.process_bound,
+        "scope": None if request.scope is None else str(request.scope),
+    }
     changes = {key: value for key, value in asked.items() if value is not None}
     return resolved if resolved.name in MUST else _requiring(resolved, **changes)
 

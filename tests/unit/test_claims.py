@@ -149,3 +149,17 @@ def test_memory_that_was_not_filled_is_void_and_says_so(tmp_path: Path) -> None:
     (verdict,) = certified(tmp_path, "toy", claims=(("memory",),)).contracts
     assert (verdict.verdict, verdict.code) == ("VOID", "stress-not-applied")
     assert "of 12 fresh blocks hold the pattern" in verdict.reason
+
+
+def test_a_declared_bound_is_reached_by_each_claim_with_one_reference_each(tmp_path: Path) -> None:
+    write_configs(tmp_path / "configs")
+    launcher = FakeLauncher()
+    claims = ((), ("order",))
+    answer = certified(tmp_path, "toy", launcher=launcher, claims=claims, process_bound=0.4)
+    assert [v.verdict for v in answer.contracts] == ["PASS", "PASS"]
+    assert [v.bounds["replays"] for v in answer.contracts] == [7, 7]
+    mine = [t for t in launcher.tasks if t.contract_name == "toy"]
+    ordered = [t for t in mine if t.vary]
+    assert (len(mine), len(ordered)) == (14, 7)
+    assert [bool(t.varied) for t in ordered] == [False] + [True] * 6
+    assert len({t.varied["order"] for t in ordered[1:]}) == 6

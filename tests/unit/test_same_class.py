@@ -132,3 +132,13 @@ def test_an_odd_number_of_replays_still_needs_both_units(tmp_path: Path) -> None
     (verdict,) = run(tmp_path, launcher, limits=QUICK).contracts
     assert (verdict.verdict, verdict.code) != ("PASS", None)
     assert verdict.verdict == "VOID"
+
+
+def test_the_command_line_may_ask_for_it(tmp_path: Path) -> None:
+    (verdict,) = run(tmp_path, two(), CONTRACT, scope="same-class").contracts
+    assert (verdict.verdict, verdict.scope) == ("PASS", "same-class")
+
+
+def test_a_varied_claim_about_several_units_is_refused_from_there_too(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="beside vary"):
+        run(tmp_path, two(), CONTRACT, scope="same-class", claims=(("order",),))
