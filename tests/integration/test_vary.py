@@ -76,18 +76,20 @@ def certified(
 @pytest.mark.parametrize(
     ("kind", "found_by", "other", "words"),
     [
-        (
+        pytest.param(
             "carrying_linear", ORDER, MEMORY,
             "depends on the order of the samples: all 3 replays in the contract's own order agree",
+            marks=pytest.mark.slow,
         ),
         (
             "batch_linear", BATCH, ORDER,
             "shape-dependent, repeatable: all 3 replays with the contract's own batch agree",
         ),
-        (
+        pytest.param(
             "threaded_linear", THREADS, MEMORY,
             "depends on the number of threads: "
             "all 3 replays with the contract's own number of threads agree",
+            marks=pytest.mark.slow,
         ),
         (
             "uninitialized_linear", MEMORY, ORDER,
@@ -113,6 +115,7 @@ def test_a_fault_that_exact_repeats_agree_on_fails_under_its_stress_alone(
     assert all(verdict.warnings == () for verdict in verdicts.values())
 
 
+@pytest.mark.slow
 def test_without_exact_repeats_it_stays_undecided_and_batches_bring_another_order(
     tmp_path: Path,
 ) -> None:
