@@ -91,9 +91,10 @@ def certified(
             "all 3 replays with the contract's own number of threads agree",
             marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "uninitialized_linear", MEMORY, ORDER,
             "depends on what memory held before: all 3 replays with memory left alone agree",
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["order", "batch", "threads", "memory"],
