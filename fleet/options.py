@@ -143,7 +143,7 @@ class Instead:
     vary: Annotated[
         list[str] | None,
         typer.Option(
-            help="What replays vary, not the contract's own: batch, memory, order, threads, "
+            help="What replays vary, not the contract's own: batch, load, memory, order, threads, "
             "joined by commas, or none; repeatable, one claim each."
         ),
     ] = None

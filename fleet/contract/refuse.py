@@ -12,7 +12,7 @@ from fleet.contract.model import Contract
 from fleet.contract.vary import VARIES
 from fleet.errors import ContractError
 
-NOT_YET = ("cache", "load")
+NOT_YET = ("cache",)
 """Names that the contract format has and this version cannot vary."""
 
 
@@ -65,7 +65,7 @@ def _refuse_varied(contract: Contract, vary: Sequence[str], where: str) -> None:
         grades = "a grade up to logits beside vary"
         raise _unsupported(where, "require.grade", grades, '"modules"', 'write grade = "logits"')
     if contract.model.engine == "synthetic" and "threads" in vary:
-        no_threads = "nothing but batch, memory and order (the engine has no threads)"
+        no_threads = "nothing but batch, load, memory and order (the engine has no threads)"
         raise _unsupported(where, "require.vary", no_threads, '"threads"', fix)
 
 

@@ -17,11 +17,14 @@ from fleet.contract.canonical import sha256
 from fleet.contract.model import Contract
 from fleet.errors import UsageError
 
-VARIES: tuple[str, ...] = ("batch", "memory", "order", "threads")
+VARIES: tuple[str, ...] = ("batch", "load", "memory", "order", "threads")
 """What this version can vary; sorted, as a claim is."""
 
 MAX_BATCH = 8
 """Rows of a drawn batch, unless twice the contract's own are more."""
+
+NEIGHBOURS_PER_CORE = 2
+"""Busy neighbours, at most. Beside two on each core a replay gets a third of the time it wants."""
 
 PATTERNS = 254
 """Bytes 1 to 254. glibc fills with the complement of a byte, which for 255 is the zero that fresh
@@ -42,6 +45,7 @@ EXEMPT: Mapping[str, frozenset[str]] = {
 
 WORDS: Mapping[str, str] = {
     "batch": "batch",
+    "load": "load of the host",
     "memory": "memory contents",
     "order": "order",
     "threads": "number of threads",
@@ -49,7 +53,7 @@ WORDS: Mapping[str, str] = {
 
 Varied = Mapping[str, Any]
 """Name -> value: ``order`` a seed, ``batch`` ``{size, seed}``, ``threads`` a number, ``memory`` a
-byte. Empty for a reference and for an exact repeat."""
+byte, ``load`` a number of busy neighbours. Empty for a reference and for an exact repeat."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,8 @@ def _drawn(name: str, names: Sequence[str], nonce: str, own: Own) -> Any:
         return seed
     if name == "memory":
         return 1 + number % PATTERNS
+    if name == "load":
+        return 1 + number % (NEIGHBOURS_PER_CORE * max(own.cores, 1))
     if name == "threads":
         others = _thread_counts(own)
         return others[number % len(others)]

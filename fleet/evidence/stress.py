@@ -20,6 +20,11 @@ from fleet.evidence.rows import batch_places
 
 THREADS = "torch.num_threads"
 
+NEIGHBOURS_SHARE = 0.05
+"""Of one core, for all neighbours together while samples ran. A fair scheduler gives n busy ones
+beside t threads at least n / (n + t) of a core, half of it for one beside one: a tenth of that
+leaves room for whatever else the host does, and none for neighbours that slept or were stopped."""
+
 
 @dataclass
 class Ran:
@@ -90,6 +95,20 @@ def _threads_short(value: Any, counters: Mapping[str, Any], _: bool) -> str | No
     return None if seen == (value, value) else f"{value} planned, read back {seen[0]} and {seen[1]}"
 
 
+def _load_short(value: Any, counters: Mapping[str, Any], on_device: bool) -> str | None:
+    """All of them at work until the last sample had run, and given the time to be felt."""
+    if on_device:
+        return "neighbours on the host do not load the device"
+    running, cpu_s, wall_s = (counters.get(key) for key in ("running", "cpu_s", "wall_s"))
+    if running != value:
+        return f"{running} neighbours ran to the end, planned {value}"
+    if type(cpu_s) is not float or type(wall_s) is not float:
+        return f"no times, but {cpu_s!r} and {wall_s!r}"
+    if not 0 < NEIGHBOURS_SHARE * wall_s < cpu_s:
+        return f"neighbours burned {cpu_s:g} s of CPU while samples ran for {wall_s:g} s"
+    return None
+
+
 def _memory_short(value: Any, counters: Mapping[str, Any], on_device: bool) -> str | None:
     """On the host every probed block must hold the pattern. On a device a block may be served from
     what loading left behind: half of them must."""
@@ -105,6 +124,7 @@ def _memory_short(value: Any, counters: Mapping[str, Any], on_device: bool) -> s
 
 _SHORT = {
     "batch": _batch_short,
+    "load": _load_short,
     "memory": _memory_short,
     "order": _order_short,
     "threads": _threads_short,

@@ -24,6 +24,7 @@ SHAPE_OR_ORDER = "shape-dependent or order-dependent, repeatable"
 
 DEPENDS: Mapping[str, tuple[str, str]] = {
     "batch": ("shape-dependent, repeatable", "with the contract's own batch"),
+    "load": ("depends on the load of the host", "without neighbours"),
     "memory": ("depends on what memory held before", "with memory left alone"),
     "order": ("depends on the order of the samples", "in the contract's own order"),
     "threads": (

@@ -135,7 +135,7 @@ def _replay(
     seen.volatile["load_s"] = time.monotonic() - started
     stress.after_load()
     ran = stress.ran if task.varied else None
-    with _tracing(task, engine, seen) as session:
+    with _tracing(task, engine, seen) as session, stress.while_samples_run():
         for records in observe.generate(
             task, contract, engine, inputs, samples, parsers, session, ran
         ):

@@ -1,13 +1,15 @@
 """What this replay's set varies, put in force where no contract key can, and counted.
 
 Order, batches and threads follow from the varied contract and the batch plan; here their evidence
-is gathered, and memory is probed before the first generation and after the last one. A replay whose
-counters are short ends as VOID: agreement of replays that were not varied proves nothing.
+is gathered, memory is probed before the first generation and after the last one, and in between
+busy neighbours run beside it. A replay whose counters are short ends as VOID: agreement of replays
+that were not varied proves nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +18,7 @@ from fleet.contract.vary import Own
 from fleet.errors import AttemptVoid
 from fleet.evidence.stress import THREADS, Ran, shortfall
 from fleet.replay.memory import probe_host
+from fleet.replay.neighbours import neighbours
 from fleet.replay.task import ReplayTask
 
 
@@ -26,6 +29,7 @@ class Stress:
     task: ReplayTask
     ran: Ran
     _memory: dict[str, int] = field(default_factory=dict)
+    _load: dict[str, int | float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, task: ReplayTask, contract: Contract) -> Stress:
@@ -41,6 +45,16 @@ class Stress:
         if self.task.device is not None:
             self._memory |= _device(byte)
 
+    @contextmanager
+    def while_samples_run(self) -> Iterator[None]:
+        """From before the first generation until after the last one."""
+        if "load" not in self.task.varied:
+            yield
+            return
+        with neighbours(self.task.varied["load"]) as beside:
+            yield
+            self._load = beside.counters()
+
     def at_the_end(self, effective: Mapping[str, Any], at_end: Mapping[str, Any]) -> dict[str, Any]:
         """All counters, by name.
 
@@ -55,6 +69,8 @@ class Stress:
         found = self.ran.counters(varied)
         if "threads" in varied:
             found["threads"] = {"at_load": effective.get(THREADS), "at_end": at_end.get(THREADS)}
+        if "load" in varied:
+            found["load"] = self._load
         if "memory" in varied:
             later = probe_host(varied["memory"])
             more = {key: self._memory[key] + later[key] for key in ("blocks", "filled")}

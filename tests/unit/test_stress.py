@@ -22,11 +22,15 @@ OWN = Own(batch_size=2, num_threads=1, num_samples=5, cores=2)
 ORDER = {"displaced": 3, "samples": 5}
 BATCH = {"sizes": [1, 3], "other_mates": 4, "samples": 5}
 THREADS = {"at_load": 2, "at_end": 2}
+LOAD = {"running": 3, "cpu_s": 0.6, "wall_s": 1.0}
 MEMORY = {"byte": 9, "blocks": 12, "filled": 12}
 VARIED: dict[str, Any] = {
     "order": "ab", "batch": {"size": 3, "seed": "cd"}, "threads": 2, "memory": 9,
+    "load": 3,
 }  # fmt: skip
-STRESS: dict[str, Any] = {"order": ORDER, "batch": BATCH, "threads": THREADS, "memory": MEMORY}
+STRESS: dict[str, Any] = {
+    "order": ORDER, "batch": BATCH, "threads": THREADS, "memory": MEMORY, "load": LOAD,
+}  # fmt: skip
 
 
 def test_a_reference_has_nothing_to_show_and_full_counters_are_enough() -> None:
@@ -45,6 +49,12 @@ def test_a_reference_has_nothing_to_show_and_full_counters_are_enough() -> None:
         ("memory", {"filled": 11}, "11 of 12 fresh blocks hold the pattern"),
         ("memory", {"blocks": 0, "filled": 0}, "0 of 0 fresh blocks"),
         ("memory", {"byte": 8}, "filled with byte 8, planned 9"),
+        ("load", {"running": 2}, "2 neighbours ran to the end, planned 3"),
+        ("load", {"cpu_s": 0.05}, "burned 0.05 s of CPU while samples ran for 1 s"),
+        ("load", {"wall_s": 0.0}, "burned 0.6 s of CPU while samples ran for 0 s"),
+        ("load", {"cpu_s": -0.1, "wall_s": -9.0}, "burned -0.1 s of CPU"),
+        ("load", {"cpu_s": float("nan")}, "burned nan s of CPU"),
+        ("load", {"cpu_s": None}, "no times, but None and 1.0"),
     ],
 )
 def test_a_short_counter_is_named(name: str, changes: dict[str, Any], words: str) -> None:
@@ -56,6 +66,10 @@ def test_a_short_counter_is_named(name: str, changes: dict[str, Any], words: str
 def test_a_missing_counter_is_named(name: str) -> None:
     there = {key: value for key, value in STRESS.items() if key != name}
     assert shortfall(VARIED, there, on_device=False) == f"{name}: no counter"
+
+
+def test_neighbours_on_the_host_are_no_load_of_a_device() -> None:
+    assert "do not load the device" in (shortfall({"load": 3}, STRESS, on_device=True) or "")
 
 
 def test_on_a_device_half_of_its_fresh_blocks_must_hold_the_pattern() -> None:

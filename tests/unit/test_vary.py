@@ -48,6 +48,14 @@ def test_a_draw_is_the_same_for_the_same_attempt_and_another_for_another() -> No
     assert len({d["memory"] for d in draws}) > 20
 
 
+@pytest.mark.parametrize("cores", [0, 1, 3])
+def test_there_are_from_one_neighbour_to_two_for_each_core(cores: int) -> None:
+    own = Own(1, 1, 10, cores)
+    found = {draw(("load",), nonce, 1, own)["load"] for nonce in NONCES}
+    assert found == set(range(1, 2 * max(cores, 1) + 1))
+    assert draw(("load",), NONCES[0], 0, own) == {}
+
+
 @pytest.mark.parametrize("own_size", [1, 2, 3, 8, 10, 64])
 @pytest.mark.parametrize("samples", [2, 3, 10])
 def test_no_draw_is_the_contracts_own_value(own_size: int, samples: int) -> None:
