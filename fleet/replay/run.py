@@ -145,7 +145,8 @@ def _replay(
     seen.volatile["generate_s"] = time.monotonic() - started
     seen.volatile["peak_bytes"] = watch.peak_bytes()
     _settings_at_the_end(engine, seen)
-    seen.stress = stress.at_the_end(seen.effective, seen.effective_end)
+    steps = engine.decode_steps()
+    seen.stress = stress.at_the_end(seen.effective, seen.effective_end, steps)
     if session is None:
         seen.census["executed"] = engine.executed(inputs[task.arms[0]][0])
     _weights_at_the_end(engine, seen)

@@ -16,7 +16,7 @@ from typing import Any
 from fleet.contract.model import Contract
 from fleet.contract.vary import Own
 from fleet.errors import AttemptVoid
-from fleet.evidence.stress import THREADS, Ran, shortfall
+from fleet.evidence.stress import THREADS, Ran, cache_in_force, shortfall, to_show
 from fleet.replay.memory import probe_host
 from fleet.replay.neighbours import neighbours
 from fleet.replay.task import ReplayTask
@@ -24,7 +24,8 @@ from fleet.replay.task import ReplayTask
 
 @dataclass
 class Stress:
-    """The counters of one replay; all empty for an exact repeat and for a reference."""
+    """The counters of one replay; all empty for an exact repeat, and for a reference but for its
+    cache."""
 
     task: ReplayTask
     ran: Ran
@@ -55,12 +56,18 @@ class Stress:
             yield
             self._load = beside.counters()
 
-    def at_the_end(self, effective: Mapping[str, Any], at_end: Mapping[str, Any]) -> dict[str, Any]:
+    def at_the_end(
+        self,
+        effective: Mapping[str, Any],
+        at_end: Mapping[str, Any],
+        decode_steps: Mapping[str, int] | None = None,
+    ) -> dict[str, Any]:
         """All counters, by name.
 
         Args:
             effective: settings read back after load.
             at_end: settings read back at the end.
+            decode_steps: as the engine counted them, with a key-value cache and without.
 
         Raises:
             AttemptVoid: they do not show that the stress was there; the counters are its details.
@@ -75,7 +82,10 @@ class Stress:
             later = probe_host(varied["memory"])
             more = {key: self._memory[key] + later[key] for key in ("blocks", "filled")}
             found["memory"] = self._memory | more
-        why = shortfall(varied, found, self.task.device is not None)
+        if "cache" in self.task.vary:
+            found["cache"] = {"in_force": cache_in_force(at_end)} | dict(decode_steps or {})
+        wanted = to_show(self.task.vary, varied, self.ran.own)
+        why = shortfall(wanted, found, self.task.device is not None)
         if why:
             raise AttemptVoid("stress-not-applied", why, {"stress": found})
         return found

@@ -38,7 +38,8 @@ inject = "{kind}:{where}"
 grade = "{grade}"
 """
 EXACT: tuple[str, ...] = ()
-BATCH, LOAD, MEMORY, ORDER, THREADS = ("batch",), ("load",), ("memory",), ("order",), ("threads",)
+BATCH, CACHE, LOAD = ("batch",), ("cache",), ("load",)
+MEMORY, ORDER, THREADS = ("memory",), ("order",), ("threads",)
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -92,6 +93,12 @@ def certified(
             marks=pytest.mark.slow,
         ),
         pytest.param(
+            "carrying_linear", CACHE, MEMORY,
+            "depends on the key-value cache: "
+            "all 3 replays with the contract's own use_cache agree",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "crowded_linear", LOAD, ORDER,
             "depends on the load of the host: all 3 replays without neighbours agree",
             marks=pytest.mark.slow,
@@ -101,7 +108,7 @@ def certified(
             "depends on what memory held before: all 3 replays with memory left alone agree",
         ),
     ],
-    ids=["order", "batch", "threads", "load", "memory"],
+    ids=["order", "batch", "threads", "cache", "load", "memory"],
 )  # fmt: skip
 def test_a_fault_that_exact_repeats_agree_on_fails_under_its_stress_alone(
     tmp_path: Path, kind: str, found_by: tuple[str, ...], other: tuple[str, ...], words: str

@@ -10,6 +10,7 @@ import pytest
 
 from fleet.contract.model import Contract
 from fleet.contract.refuse import refuse_unavailable, refuse_vary
+from fleet.contract.vary import VARIES
 from fleet.errors import ContractError, UsageError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import campaigns, read_chain
@@ -40,13 +41,9 @@ TORCH = {"checkpoint": "demo:tiny-llama-bf16", "engine": "transformers", "dtype"
 @pytest.mark.parametrize(
     ("vary", "expected", "got"),
     [
-        (("moon",), "some of batch, load, memory, order, threads", '"moon"'),
+        (("moon",), "some of batch, cache, load, memory, order, threads", '"moon"'),
         (("order", "order"), "each name once", '"order" twice'),
-        (
-            ("cache",),
-            "some of batch, load, memory, order, threads",
-            "not supported by this version",
-        ),
+        (("cache",), "the engine has no key-value cache", "not supported by this version"),
         (("threads",), "the engine has no threads", "not supported"),
     ],
 )
@@ -59,9 +56,18 @@ def test_what_cannot_be_varied_is_refused(vary: tuple[str, ...], expected: str, 
 
 
 def test_every_known_name_can_be_varied_where_there_are_threads() -> None:
-    refuse_vary(contract(model=TORCH), ("batch", "load", "memory", "order", "threads"), "here")
+    refuse_vary(contract(model=TORCH), tuple(VARIES), "here")
     refuse_vary(contract(), ("batch", "load", "memory", "order"), "here")
     refuse_vary(contract(), (), "here")
+
+
+def test_one_new_token_is_made_without_a_cache_either_way() -> None:
+    one = contract(model=TORCH, decoding={"max_new_tokens": 1})
+    refuse_vary(one, ("order",), "here")
+    with pytest.raises(ContractError) as error:
+        refuse_vary(one, ("cache",), "here")
+    assert error.value.key == "decoding.max_new_tokens"
+    refuse_vary(contract(model=TORCH, decoding={"max_new_tokens": 2}), ("cache",), "here")
 
 
 def test_a_control_and_the_grade_modules_are_not_varied() -> None:

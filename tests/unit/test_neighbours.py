@@ -20,7 +20,7 @@ from fleet.replay.stress import Stress
 
 
 def stress_of(number: int) -> Stress:
-    task: Any = type("Task", (), {"varied": {"load": number}, "device": None})()
+    task: Any = type("Task", (), {"vary": ("load",), "varied": {"load": number}, "device": None})()
     return Stress(task, Ran(Own(1, 1, 2, 2)))
 
 
