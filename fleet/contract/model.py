@@ -178,6 +178,7 @@ FAULTS = (
     "batch_linear",
     "carrying_linear",
     "threaded_linear",
+    "crowded_linear",
     "uninitialized_linear",
 )
 """Kinds of injected linears: what they do is said where they are."""

@@ -12,9 +12,6 @@ from fleet.contract.model import Contract
 from fleet.contract.vary import VARIES
 from fleet.errors import ContractError
 
-NOT_YET = ("cache", "load")
-"""Names that the contract format has and this version cannot vary."""
-
 
 def refuse_unavailable(contract: Contract, where: str) -> None:
     """Raise for the first key whose value asks for something this version does not have.
@@ -40,8 +37,6 @@ def refuse_vary(contract: Contract, vary: Sequence[str], where: str) -> None:
     """
     known = f"some of {', '.join(VARIES)}"
     for name in vary:
-        if name in NOT_YET:
-            raise _unsupported(where, "require.vary", known, f'"{name}"', f'remove "{name}"')
         if name not in VARIES:
             raise ContractError(where, "require.vary", known, f'"{name}"', f"name {known}")
         if vary.count(name) > 1:
@@ -65,8 +60,14 @@ def _refuse_varied(contract: Contract, vary: Sequence[str], where: str) -> None:
         grades = "a grade up to logits beside vary"
         raise _unsupported(where, "require.grade", grades, '"modules"', 'write grade = "logits"')
     if contract.model.engine == "synthetic" and "threads" in vary:
-        no_threads = "nothing but batch, memory and order (the engine has no threads)"
+        no_threads = "nothing but batch, load, memory and order (the engine has no threads)"
         raise _unsupported(where, "require.vary", no_threads, '"threads"', fix)
+    if contract.model.engine == "synthetic" and "cache" in vary:
+        no_cache = "nothing but batch, load, memory and order (the engine has no key-value cache)"
+        raise _unsupported(where, "require.vary", no_cache, '"cache"', fix)
+    if contract.decoding.max_new_tokens < 2 and "cache" in vary:
+        second = "a second new token beside cache: the first is made without one"
+        raise ContractError(where, "decoding.max_new_tokens", second, "1", "write more, or " + fix)
 
 
 def _refuse_synthetic(contract: Contract, where: str) -> None:

@@ -67,7 +67,7 @@ chat = true                               # wrap the prompt in the model's chat 
 grade = "logits"                          # metric | prediction | tokens | logits
 scope = "same-unit"
 replays = 2
-vary = []                                 # [] exact repeat | batch, memory, order, threads
+vary = []                                 # [] exact repeat | batch, cache, load, memory, ...
 valid_days = 30
 """
 

@@ -17,11 +17,14 @@ from fleet.contract.canonical import sha256
 from fleet.contract.model import Contract
 from fleet.errors import UsageError
 
-VARIES: tuple[str, ...] = ("batch", "memory", "order", "threads")
+VARIES: tuple[str, ...] = ("batch", "cache", "load", "memory", "order", "threads")
 """What this version can vary; sorted, as a claim is."""
 
 MAX_BATCH = 8
 """Rows of a drawn batch, unless twice the contract's own are more."""
+
+NEIGHBOURS_PER_CORE = 2
+"""Busy neighbours, at most. Beside two on each core a replay gets a third of the time it wants."""
 
 PATTERNS = 254
 """Bytes 1 to 254. glibc fills with the complement of a byte, which for 255 is the zero that fresh
@@ -40,8 +43,13 @@ EXEMPT: Mapping[str, frozenset[str]] = {
 }
 """Effective settings that follow from a varied value, so that they cannot be equal."""
 
+RULE, USE_CACHE = "decoding.generation_config", "use_cache"
+"""The effective setting, and the one entry of it, that follow from a varied cache."""
+
 WORDS: Mapping[str, str] = {
     "batch": "batch",
+    "cache": "key-value cache",
+    "load": "load of the host",
     "memory": "memory contents",
     "order": "order",
     "threads": "number of threads",
@@ -49,7 +57,8 @@ WORDS: Mapping[str, str] = {
 
 Varied = Mapping[str, Any]
 """Name -> value: ``order`` a seed, ``batch`` ``{size, seed}``, ``threads`` a number, ``memory`` a
-byte. Empty for a reference and for an exact repeat."""
+byte, ``load`` a number of busy neighbours, ``cache`` whether there is one. Empty for a reference
+and for an exact repeat."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +69,13 @@ class Own:
     num_threads: int
     num_samples: int
     cores: int
+    use_cache: bool = True
 
     @classmethod
     def of(cls, contract: Contract, num_samples: int, cores: int) -> Own:
         """Those of one contract over so many samples."""
         rule = contract.decoding.batch_size, contract.determinism.num_threads
-        return cls(*rule, num_samples, cores)
+        return cls(*rule, num_samples, cores, contract.decoding.use_cache)
 
 
 @dataclass(frozen=True)
@@ -99,8 +109,12 @@ def _drawn(name: str, names: Sequence[str], nonce: str, own: Own) -> Any:
     seed, number = entropy[:8].hex(), int.from_bytes(entropy[8:16])
     if name == "order":
         return seed
+    if name == "cache":
+        return not own.use_cache
     if name == "memory":
         return 1 + number % PATTERNS
+    if name == "load":
+        return 1 + number % (NEIGHBOURS_PER_CORE * max(own.cores, 1))
     if name == "threads":
         others = _thread_counts(own)
         return others[number % len(others)]
@@ -184,6 +198,8 @@ def varied_contract(contract: Contract, varied: Varied) -> Contract:
     decoding, settings = contract.decoding, contract.determinism
     if "batch" in varied:
         decoding = decoding.model_copy(update={"batch_size": varied["batch"]["size"]})
+    if "cache" in varied:
+        decoding = decoding.model_copy(update={USE_CACHE: varied["cache"]})
     if "threads" in varied:
         settings = settings.model_copy(update={"num_threads": varied["threads"]})
     return contract.model_copy(update={"decoding": decoding, "determinism": settings})
@@ -201,7 +217,10 @@ def environment(vary: Iterable[str], varied: Varied) -> dict[str, str]:
 def comparable(effective: Mapping[str, Any], vary: Iterable[str]) -> dict[str, Any]:
     """Effective settings without those that the variation decides."""
     exempt = frozenset[str]().union(*(EXEMPT.get(name, frozenset()) for name in vary))
-    return {key: value for key, value in effective.items() if key not in exempt}
+    kept = {key: value for key, value in effective.items() if key not in exempt}
+    if "cache" in vary and isinstance(rule := kept.get(RULE), Mapping):
+        kept[RULE] = {key: value for key, value in rule.items() if key != USE_CACHE}
+    return kept
 
 
 def in_words(vary: Iterable[str]) -> str:

@@ -85,6 +85,17 @@ def batch_places(parts: Sequence[Path]) -> Iterator[tuple[str, int, str, int]]:
         yield from zip(*(columns[name] for name in names), strict=True)
 
 
+def decode_steps(parts: Sequence[Path]) -> int:
+    """Steps after the first of every batch: a batch runs until its longest row has ended."""
+    longest: dict[tuple[str, int], int] = {}
+    for part in parts:
+        names = ["arm", "batch_ordinal", "generated_token_count"]
+        columns = pq.read_table(part, columns=names).to_pydict()
+        for arm, ordinal, count in zip(*(columns[name] for name in names), strict=True):
+            longest[arm, ordinal] = max(longest.get((arm, ordinal), 1), count)
+    return sum(length - 1 for length in longest.values())
+
+
 def rows(parts: Sequence[Path], in_order: bool) -> Iterator[dict[str, Any]]:
     """Rows as dicts, per arm in dataset order.
 

@@ -12,13 +12,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet.contract.vary import Batch, Own, Varied, batch_plan, claim, draw, own_mates
+from fleet.contract.vary import (
+    RULE,
+    USE_CACHE,
+    Batch,
+    Own,
+    Varied,
+    batch_plan,
+    claim,
+    draw,
+    own_mates,
+)
 from fleet.errors import EvidenceError
 from fleet.evidence.ledger import Entry
 from fleet.evidence.manifest import Manifest
-from fleet.evidence.rows import batch_places
+from fleet.evidence.rows import batch_places, decode_steps
 
 THREADS = "torch.num_threads"
+
+NEIGHBOURS_SHARE = 0.05
+"""Of one core, for all neighbours together while samples ran. A fair scheduler gives n busy ones
+beside t threads at least n / (n + t) of a core, half of it for one beside one: a tenth of that
+leaves room for whatever else the host does, and none for neighbours that slept or were stopped."""
 
 
 @dataclass
@@ -57,11 +72,20 @@ class Ran:
         return found
 
 
+def to_show(vary: Sequence[str], varied: Varied, own: Own) -> dict[str, Any]:
+    """Name -> value that the counters must show.
+
+    A reference has nothing to show but its cache: where an engine never has one, or always, two
+    replays without a difference between them would agree.
+    """
+    return ({"cache": own.use_cache} if "cache" in vary else {}) | dict(varied)
+
+
 def shortfall(varied: Varied, stress: Mapping[str, Any], on_device: bool) -> str | None:
     """Why the counters do not show that the stress was there, or None.
 
     Args:
-        varied: what was planned; nothing for a reference, which has nothing to show.
+        varied: what was planned, as :func:`to_show` says it.
         stress: counters by name.
         on_device: the replay had a GPU, whose memory is another.
     """
@@ -90,6 +114,33 @@ def _threads_short(value: Any, counters: Mapping[str, Any], _: bool) -> str | No
     return None if seen == (value, value) else f"{value} planned, read back {seen[0]} and {seen[1]}"
 
 
+def _cache_short(value: Any, counters: Mapping[str, Any], _: bool) -> str | None:
+    """Every decode step as planned, and the rule that was read back too."""
+    if counters.get("in_force") is not value:
+        return f"use_cache {value} planned, read back {counters.get('in_force')}"
+    fit, other = ("cached", "uncached") if value else ("uncached", "cached")
+    found: dict[str, Any] = {kind: counters.get(kind) for kind in (fit, other, "unclear")}
+    if any(type(number) is not int for number in found.values()):
+        return f"no counts, but {found}"
+    if found[other] or found["unclear"] or found[fit] < 1:
+        return f"{fit} decode steps planned, found {found}"
+    return None
+
+
+def _load_short(value: Any, counters: Mapping[str, Any], on_device: bool) -> str | None:
+    """All of them at work until the last sample had run, and given the time to be felt."""
+    if on_device:
+        return "neighbours on the host do not load the device"
+    running, cpu_s, wall_s = (counters.get(key) for key in ("running", "cpu_s", "wall_s"))
+    if running != value:
+        return f"{running} neighbours ran to the end, planned {value}"
+    if type(cpu_s) is not float or type(wall_s) is not float:
+        return f"no times, but {cpu_s!r} and {wall_s!r}"
+    if not 0 < NEIGHBOURS_SHARE * wall_s < cpu_s:
+        return f"neighbours burned {cpu_s:g} s of CPU while samples ran for {wall_s:g} s"
+    return None
+
+
 def _memory_short(value: Any, counters: Mapping[str, Any], on_device: bool) -> str | None:
     """On the host every probed block must hold the pattern. On a device a block may be served from
     what loading left behind: half of them must."""
@@ -105,6 +156,8 @@ def _memory_short(value: Any, counters: Mapping[str, Any], on_device: bool) -> s
 
 _SHORT = {
     "batch": _batch_short,
+    "cache": _cache_short,
+    "load": _load_short,
     "memory": _memory_short,
     "order": _order_short,
     "threads": _threads_short,
@@ -164,11 +217,33 @@ def check_stress(planned: Entry, manifest: Manifest, parts: Sequence[Path]) -> N
         raise EvidenceError("stress-not-applied", f"threads read back: {threads}")
     derived = ran.counters(varied) | ({"threads": threads} if "threads" in varied else {})
     told = {name: manifest.stress.get(name) for name in derived}
-    if told != derived or manifest.stress.keys() != varied.keys():
+    wanted = to_show(manifest.vary, varied, own)
+    if told != derived or manifest.stress.keys() != wanted.keys():
         raise EvidenceError("evidence-altered", f"counters {manifest.stress}, rows say {derived}")
-    why = shortfall(varied, manifest.stress, bool(planned.body.get("device")))
+    why = shortfall(wanted, manifest.stress, bool(planned.body.get("device")))
     if why:
         raise EvidenceError("stress-not-applied", why)
+    if "cache" in wanted:
+        _check_cache(manifest, parts)
+
+
+def cache_in_force(effective: Mapping[str, Any]) -> Any:
+    """``use_cache`` of the rule that was read back; None where none was."""
+    rule = effective.get(RULE)
+    return rule.get(USE_CACHE) if isinstance(rule, Mapping) else None
+
+
+def _check_cache(manifest: Manifest, parts: Sequence[Path]) -> None:
+    """The counters are those of these rows and of these settings."""
+    counters, steps = manifest.stress["cache"], decode_steps(parts)
+    counted = counters["cached"] + counters["uncached"]
+    if counted != steps:
+        raise EvidenceError(
+            "evidence-altered", f"{counted} decode steps counted, rows have {steps}"
+        )
+    in_force = cache_in_force(manifest.effective_end)
+    if counters["in_force"] is not in_force:
+        raise EvidenceError("evidence-altered", f"use_cache {in_force} read back, not {counters}")
 
 
 def _as_planned(planned: Entry, own: Own, varied: Varied, parts: Sequence[Path]) -> Ran:

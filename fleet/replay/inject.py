@@ -6,7 +6,8 @@ operating system's entropy at every call (no seed reaches it), as atomic adds on
 ``OrderedLinear`` is its clean twin: the same arithmetic, always in the same order.
 
 The other linears agree with themselves in every exact repeat and depend on one thing that a set of
-replays can vary: the batch, the sample before, the number of threads, what memory held before.
+replays can vary: the batch, the sample before, the number of threads, a busy host, what memory held
+before.
 """
 
 from __future__ import annotations
@@ -97,6 +98,21 @@ class ThreadedLinear(OrderedLinear):
         return torch.get_num_threads()
 
 
+class CrowdedLinear(OrderedLinear):
+    """Its sum is split otherwise on a busy host, as where a kernel is picked by the time it took.
+
+    Time would not tell it in every run: it asks whether this process has children.
+    """
+
+    def num_chunks(self) -> int:
+        """Fewer beside neighbours. waitid(2): ECHILD without children; it waits for none here."""
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return NUM_CHUNKS
+        return NUM_CHUNKS // 2
+
+
 WORKSPACE_BYTES = 33 * 2**20
 """Above glibc's largest threshold (mallopt(3), "M_MMAP_THRESHOLD"): always mapped anew, so that
 without a pattern it reads as zero in every process, by habit."""
@@ -117,6 +133,7 @@ _KINDS: dict[str, type[ChunkedLinear]] = {
     "batch_linear": BatchLinear,
     "carrying_linear": CarryingLinear,
     "threaded_linear": ThreadedLinear,
+    "crowded_linear": CrowdedLinear,
     "uninitialized_linear": UninitializedLinear,
 }
 

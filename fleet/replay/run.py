@@ -135,7 +135,7 @@ def _replay(
     seen.volatile["load_s"] = time.monotonic() - started
     stress.after_load()
     ran = stress.ran if task.varied else None
-    with _tracing(task, engine, seen) as session:
+    with _tracing(task, engine, seen) as session, stress.while_samples_run():
         for records in observe.generate(
             task, contract, engine, inputs, samples, parsers, session, ran
         ):
@@ -145,7 +145,8 @@ def _replay(
     seen.volatile["generate_s"] = time.monotonic() - started
     seen.volatile["peak_bytes"] = watch.peak_bytes()
     _settings_at_the_end(engine, seen)
-    seen.stress = stress.at_the_end(seen.effective, seen.effective_end)
+    steps = engine.decode_steps()
+    seen.stress = stress.at_the_end(seen.effective, seen.effective_end, steps)
     if session is None:
         seen.census["executed"] = engine.executed(inputs[task.arms[0]][0])
     _weights_at_the_end(engine, seen)

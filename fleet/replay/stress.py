@@ -1,31 +1,36 @@
 """What this replay's set varies, put in force where no contract key can, and counted.
 
 Order, batches and threads follow from the varied contract and the batch plan; here their evidence
-is gathered, and memory is probed before the first generation and after the last one. A replay whose
-counters are short ends as VOID: agreement of replays that were not varied proves nothing.
+is gathered, memory is probed before the first generation and after the last one, and in between
+busy neighbours run beside it. A replay whose counters are short ends as VOID: agreement of replays
+that were not varied proves nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.contract.model import Contract
 from fleet.contract.vary import Own
 from fleet.errors import AttemptVoid
-from fleet.evidence.stress import THREADS, Ran, shortfall
+from fleet.evidence.stress import THREADS, Ran, cache_in_force, shortfall, to_show
 from fleet.replay.memory import probe_host
+from fleet.replay.neighbours import neighbours
 from fleet.replay.task import ReplayTask
 
 
 @dataclass
 class Stress:
-    """The counters of one replay; all empty for an exact repeat and for a reference."""
+    """The counters of one replay; all empty for an exact repeat, and for a reference but for its
+    cache."""
 
     task: ReplayTask
     ran: Ran
     _memory: dict[str, int] = field(default_factory=dict)
+    _load: dict[str, int | float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, task: ReplayTask, contract: Contract) -> Stress:
@@ -41,12 +46,28 @@ class Stress:
         if self.task.device is not None:
             self._memory |= _device(byte)
 
-    def at_the_end(self, effective: Mapping[str, Any], at_end: Mapping[str, Any]) -> dict[str, Any]:
+    @contextmanager
+    def while_samples_run(self) -> Iterator[None]:
+        """From before the first generation until after the last one."""
+        if "load" not in self.task.varied:
+            yield
+            return
+        with neighbours(self.task.varied["load"]) as beside:
+            yield
+            self._load = beside.counters()
+
+    def at_the_end(
+        self,
+        effective: Mapping[str, Any],
+        at_end: Mapping[str, Any],
+        decode_steps: Mapping[str, int] | None = None,
+    ) -> dict[str, Any]:
         """All counters, by name.
 
         Args:
             effective: settings read back after load.
             at_end: settings read back at the end.
+            decode_steps: as the engine counted them, with a key-value cache and without.
 
         Raises:
             AttemptVoid: they do not show that the stress was there; the counters are its details.
@@ -55,11 +76,16 @@ class Stress:
         found = self.ran.counters(varied)
         if "threads" in varied:
             found["threads"] = {"at_load": effective.get(THREADS), "at_end": at_end.get(THREADS)}
+        if "load" in varied:
+            found["load"] = self._load
         if "memory" in varied:
             later = probe_host(varied["memory"])
             more = {key: self._memory[key] + later[key] for key in ("blocks", "filled")}
             found["memory"] = self._memory | more
-        why = shortfall(varied, found, self.task.device is not None)
+        if "cache" in self.task.vary:
+            found["cache"] = {"in_force": cache_in_force(at_end)} | dict(decode_steps or {})
+        wanted = to_show(self.task.vary, varied, self.ran.own)
+        why = shortfall(wanted, found, self.task.device is not None)
         if why:
             raise AttemptVoid("stress-not-applied", why, {"stress": found})
         return found

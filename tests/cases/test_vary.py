@@ -9,6 +9,7 @@ ORDER = ContractSpec(extra='vary = ["order"]\n')
 BATCH = ContractSpec(extra='vary = ["batch"]\n')
 LARGE = ContractSpec(batch_size=4, extra='vary = ["batch", "order"]\n')
 MEMORY = ContractSpec(extra='vary = ["memory"]\n')
+LOAD = ContractSpec(extra='vary = ["load"]\n')
 SHORT = "stress-not-applied"
 
 
@@ -34,6 +35,21 @@ def test_two_things_are_varied_at_once_and_are_one_claim(outcome: Outcome) -> No
 @pair(spec=MEMORY)
 def test_memory_is_filled_in_one_replay_and_left_alone_in_the_other(outcome: Outcome) -> None:
     expect_pass(outcome, "under varied memory contents")
+
+
+@pair(spec=LOAD)
+def test_a_contract_that_takes_no_notice_passes_beside_busy_neighbours(outcome: Outcome) -> None:
+    expect_pass(outcome, "under varied load of the host")
+
+
+@pair({1: "neighbours_asleep"}, spec=LOAD)
+def test_neighbours_that_do_nothing_are_void(outcome: Outcome) -> None:
+    expect_void(outcome, SHORT, "load: neighbours burned ", " s of CPU while samples ran for ")
+
+
+@pair({1: "one_neighbour_less"}, spec=LOAD)
+def test_a_neighbour_too_few_is_void(outcome: Outcome) -> None:
+    expect_void(outcome, SHORT, "load: ", " neighbours ran to the end, planned ")
 
 
 @pair({1: "flipped_bit"}, spec=ORDER)

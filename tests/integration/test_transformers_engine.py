@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from fleet.errors import AttemptFailed, AttemptVoid, CheckpointError, ContractError
 from fleet.replay import determinism
 from fleet.replay.checkpoint_tensors import tensor_digests
+from fleet.replay.engines.cached_steps import HANDED_AS
 from fleet.replay.engines.logits import steps_of
 from fleet.replay.engines.transformers import TransformersEngine
 from fleet.replay.engines.weights import tensors_of
@@ -177,6 +178,35 @@ def test_a_device_that_digests_gives_the_same_weights_and_steps(
     monkeypatch.undo()
     assert made == wanted.generate(samples)
     assert 0 < weighed < num_launches
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_steps_with_a_key_value_cache_and_without_one_are_told_apart(
+    folder: Path, use_cache: bool
+) -> None:
+    engine = engine_of(folder, decoding={"use_cache": use_cache, "batch_size": 2})
+    samples = prepared(engine)
+    made = [engine.generate(samples[:3]), engine.generate(samples[3:])]
+    steps = sum(max(len(g.steps) for g in batch) - 1 for batch in made)
+    there, absent = ("cached", "uncached") if use_cache else ("uncached", "cached")
+    assert engine.decode_steps() == {there: steps, absent: 0, "unclear": 0}
+    assert steps > 1
+    assert not_in_force(engine) == []
+
+
+def test_a_cache_that_is_not_handed_on_is_no_cache(folder: Path) -> None:
+    """Asked for and read back, and the model is given everything again."""
+    engine = engine_of(folder)
+    model = engine.model()
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: (args, {k: v for k, v in kwargs.items() if k not in HANDED_AS}),
+        with_kwargs=True,
+    )
+    engine.generate(prepared(engine)[:1])
+    found = engine.decode_steps()
+    assert not_in_force(engine) == []
+    assert found["cached"] == 0
+    assert found["unclear"] + found["uncached"] > 0
 
 
 def test_a_batch_is_padded_and_its_rows_are_complete(folder: Path) -> None:

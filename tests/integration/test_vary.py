@@ -38,7 +38,8 @@ inject = "{kind}:{where}"
 grade = "{grade}"
 """
 EXACT: tuple[str, ...] = ()
-BATCH, MEMORY, ORDER, THREADS = ("batch",), ("memory",), ("order",), ("threads",)
+BATCH, CACHE, LOAD = ("batch",), ("cache",), ("load",)
+MEMORY, ORDER, THREADS = ("memory",), ("order",), ("threads",)
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -92,12 +93,23 @@ def certified(
             marks=pytest.mark.slow,
         ),
         pytest.param(
+            "carrying_linear", CACHE, MEMORY,
+            "depends on the key-value cache: "
+            "all 3 replays with the contract's own use_cache agree",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "crowded_linear", LOAD, ORDER,
+            "depends on the load of the host: all 3 replays without neighbours agree",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "uninitialized_linear", MEMORY, ORDER,
             "depends on what memory held before: all 3 replays with memory left alone agree",
             marks=pytest.mark.slow,
         ),
     ],
-    ids=["order", "batch", "threads", "memory"],
+    ids=["order", "batch", "threads", "cache", "load", "memory"],
 )  # fmt: skip
 def test_a_fault_that_exact_repeats_agree_on_fails_under_its_stress_alone(
     tmp_path: Path, kind: str, found_by: tuple[str, ...], other: tuple[str, ...], words: str
@@ -129,16 +141,20 @@ def test_without_exact_repeats_it_stays_undecided_and_batches_bring_another_orde
 
 
 def test_a_clean_contract_passes_with_several_varied_at_once_and_says_so(tmp_path: Path) -> None:
-    several = ("memory", "order", "threads")
+    several = ("load", "memory", "order", "threads")
     verdict = certified(tmp_path, "ordered_linear", (several,))[several]
     assert (verdict.verdict, verdict.vary) == ("PASS", several)
-    assert verdict.reason.endswith("under varied memory contents, order and number of threads")
+    assert verdict.reason.endswith(
+        "under varied load of the host, memory contents, order and number of threads"
+    )
     reference, varied = manifests(tmp_path)
     assert (reference.varied, reference.stress) == ({}, {})
     assert set(varied.varied) == set(varied.stress) == set(several)
     assert varied.stress["order"]["displaced"] > 0
     threads = varied.varied["threads"]
     assert varied.stress["threads"] == {"at_load": threads, "at_end": threads}
+    assert varied.stress["load"]["running"] == varied.varied["load"]
+    assert varied.stress["load"]["cpu_s"] > 0.05 * varied.stress["load"]["wall_s"] > 0
     assert varied.stress["memory"]["filled"] == varied.stress["memory"]["blocks"] == 12
     assert varied.effective["torch.num_threads"] != reference.effective["torch.num_threads"]
     assert varied.execution_id == reference.execution_id

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fleet.contract.model import Contract
 from fleet.contract.refuse import refuse_unavailable, refuse_vary
+from fleet.contract.vary import VARIES
 from fleet.errors import ContractError, UsageError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import campaigns, read_chain
+from fleet.schedule.claims import require_host
 from tests.campaigns import (
     ORDERED,
     FakeLauncher,
@@ -38,10 +41,9 @@ TORCH = {"checkpoint": "demo:tiny-llama-bf16", "engine": "transformers", "dtype"
 @pytest.mark.parametrize(
     ("vary", "expected", "got"),
     [
-        (("moon",), "some of batch, memory, order, threads", '"moon"'),
+        (("moon",), "some of batch, cache, load, memory, order, threads", '"moon"'),
         (("order", "order"), "each name once", '"order" twice'),
-        (("cache",), "some of batch, memory, order, threads", "not supported by this version"),
-        (("order", "load"), "some of batch, memory, order, threads", "not supported"),
+        (("cache",), "the engine has no key-value cache", "not supported by this version"),
         (("threads",), "the engine has no threads", "not supported"),
     ],
 )
@@ -54,9 +56,18 @@ def test_what_cannot_be_varied_is_refused(vary: tuple[str, ...], expected: str, 
 
 
 def test_every_known_name_can_be_varied_where_there_are_threads() -> None:
-    refuse_vary(contract(model=TORCH), ("batch", "memory", "order", "threads"), "here")
-    refuse_vary(contract(), ("batch", "memory", "order"), "here")
+    refuse_vary(contract(model=TORCH), tuple(VARIES), "here")
+    refuse_vary(contract(), ("batch", "load", "memory", "order"), "here")
     refuse_vary(contract(), (), "here")
+
+
+def test_one_new_token_is_made_without_a_cache_either_way() -> None:
+    one = contract(model=TORCH, decoding={"max_new_tokens": 1})
+    refuse_vary(one, ("order",), "here")
+    with pytest.raises(ContractError) as error:
+        refuse_vary(one, ("cache",), "here")
+    assert error.value.key == "decoding.max_new_tokens"
+    refuse_vary(contract(model=TORCH, decoding={"max_new_tokens": 2}), ("cache",), "here")
 
 
 def test_a_control_and_the_grade_modules_are_not_varied() -> None:
@@ -69,7 +80,7 @@ def test_a_control_and_the_grade_modules_are_not_varied() -> None:
         assert error.value.key == key
 
 
-@pytest.mark.parametrize("kind", ["batch", "carrying", "threaded", "uninitialized"])
+@pytest.mark.parametrize("kind", ["batch", "carrying", "threaded", "crowded", "uninitialized"])
 def test_an_engine_without_linears_takes_no_fault_of_one(kind: str) -> None:
     with pytest.raises(ContractError) as error:
         refuse_unavailable(contract(f'[control]\ninject = "{kind}_linear:layers.0"\n'), "here")
@@ -110,6 +121,22 @@ def test_what_this_dataset_cannot_vary_and_a_trace_beside_it_are_refused(tmp_pat
     with pytest.raises(UsageError) as refused:
         planned_in(tmp_path, "toy", trace="always", claims=(("order",),))
     assert refused.value.key == "--trace"
+
+
+def test_load_is_refused_on_a_device_that_it_would_not_reach(tmp_path: Path) -> None:
+    write_configs(tmp_path / "configs")
+    _, planned, _ = planned_in(tmp_path, "toy", claims=(("load", "order"),))
+    (toy,) = planned.named
+    require_host([toy], planned.claims, on_device=True)  # the engine is never given one
+    own = toy.loaded.contract
+    torch = own.model_copy(update={"model": own.model.model_copy(update=TORCH)})
+    real = replace(toy, loaded=replace(toy.loaded, contract=torch))
+    require_host([real], planned.claims, on_device=False)
+    require_host([real], {"toy": ((), ("order",))}, on_device=True)
+    with pytest.raises(ContractError) as error:
+        require_host([real], planned.claims, on_device=True)
+    assert error.value.key == "require.vary"
+    assert "neighbours would run on the host" in error.value.expected
 
 
 def test_one_campaign_gives_each_claim_its_own_verdict(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from fleet.contract.vary import Own, draw
+from fleet.contract.vary import VARIES, WORDS, Own, draw
 from fleet.errors import AttemptVoid, EvidenceError
 from fleet.evidence.ledger import Entry
 from fleet.evidence.manifest import Manifest
-from fleet.evidence.stress import Ran, check_plan, shortfall
+from fleet.evidence.stress import Ran, check_plan, shortfall, to_show
+from fleet.judge.varied import DEPENDS
 from fleet.replay.stress import Stress
 from tests.campaigns import FakeLauncher, certified, places_in, write_configs
 
@@ -22,11 +23,23 @@ OWN = Own(batch_size=2, num_threads=1, num_samples=5, cores=2)
 ORDER = {"displaced": 3, "samples": 5}
 BATCH = {"sizes": [1, 3], "other_mates": 4, "samples": 5}
 THREADS = {"at_load": 2, "at_end": 2}
+CACHE = {"in_force": False, "cached": 0, "uncached": 7, "unclear": 0}
+LOAD = {"running": 3, "cpu_s": 0.6, "wall_s": 1.0}
 MEMORY = {"byte": 9, "blocks": 12, "filled": 12}
 VARIED: dict[str, Any] = {
     "order": "ab", "batch": {"size": 3, "seed": "cd"}, "threads": 2, "memory": 9,
+    "load": 3, "cache": False,
 }  # fmt: skip
-STRESS: dict[str, Any] = {"order": ORDER, "batch": BATCH, "threads": THREADS, "memory": MEMORY}
+STRESS: dict[str, Any] = {
+    "order": ORDER, "batch": BATCH, "threads": THREADS, "memory": MEMORY, "load": LOAD,
+    "cache": CACHE,
+}  # fmt: skip
+
+
+def test_whatever_can_be_varied_has_counters_words_and_a_name_for_what_depends_on_it() -> None:
+    assert set(VARIED) == set(STRESS) == set(VARIES)
+    assert set(WORDS) == set(DEPENDS) == set(VARIES)
+    assert list(VARIES) == sorted(VARIES)
 
 
 def test_a_reference_has_nothing_to_show_and_full_counters_are_enough() -> None:
@@ -45,6 +58,22 @@ def test_a_reference_has_nothing_to_show_and_full_counters_are_enough() -> None:
         ("memory", {"filled": 11}, "11 of 12 fresh blocks hold the pattern"),
         ("memory", {"blocks": 0, "filled": 0}, "0 of 0 fresh blocks"),
         ("memory", {"byte": 8}, "filled with byte 8, planned 9"),
+        ("cache", {"in_force": True}, "use_cache False planned, read back True"),
+        ("cache", {"in_force": None}, "use_cache False planned, read back None"),
+        (
+            "cache",
+            {"cached": 1},
+            "uncached decode steps planned, found {'uncached': 7, 'cached': 1",
+        ),
+        ("cache", {"unclear": 1}, "uncached decode steps planned, found"),
+        ("cache", {"uncached": 0}, "uncached decode steps planned, found {'uncached': 0"),
+        ("cache", {"cached": None}, "no counts"),
+        ("load", {"running": 2}, "2 neighbours ran to the end, planned 3"),
+        ("load", {"cpu_s": 0.05}, "burned 0.05 s of CPU while samples ran for 1 s"),
+        ("load", {"wall_s": 0.0}, "burned 0.6 s of CPU while samples ran for 0 s"),
+        ("load", {"cpu_s": -0.1, "wall_s": -9.0}, "burned -0.1 s of CPU"),
+        ("load", {"cpu_s": float("nan")}, "burned nan s of CPU"),
+        ("load", {"cpu_s": None}, "no times, but None and 1.0"),
     ],
 )
 def test_a_short_counter_is_named(name: str, changes: dict[str, Any], words: str) -> None:
@@ -56,6 +85,25 @@ def test_a_short_counter_is_named(name: str, changes: dict[str, Any], words: str
 def test_a_missing_counter_is_named(name: str) -> None:
     there = {key: value for key, value in STRESS.items() if key != name}
     assert shortfall(VARIED, there, on_device=False) == f"{name}: no counter"
+
+
+def test_a_reference_shows_its_own_cache_and_an_exact_repeat_nothing() -> None:
+    assert to_show(("order",), {}, OWN) == to_show((), {}, OWN) == {}
+    assert to_show(("cache", "order"), {}, OWN) == {"cache": True}
+    assert to_show(("cache",), {"cache": False}, OWN) == {"cache": False}
+    task: Any = type("Task", (), {"vary": ("cache",), "varied": {}, "device": None})()
+    rule = {"decoding.generation_config": {"use_cache": True}}
+    steps = {"cached": 7, "uncached": 0, "unclear": 0}
+    shown = Stress(task, Ran(OWN)).at_the_end({}, rule, steps)
+    assert shown == {"cache": {"in_force": True} | steps}
+    with pytest.raises(AttemptVoid, match="cached decode steps planned, found"):
+        Stress(task, Ran(OWN)).at_the_end({}, rule, steps | {"cached": 0, "uncached": 7})
+    with pytest.raises(AttemptVoid, match="no counts"):
+        Stress(task, Ran(OWN)).at_the_end({}, rule)
+
+
+def test_neighbours_on_the_host_are_no_load_of_a_device() -> None:
+    assert "do not load the device" in (shortfall({"load": 3}, STRESS, on_device=True) or "")
 
 
 def test_on_a_device_half_of_its_fresh_blocks_must_hold_the_pattern() -> None:
@@ -148,7 +196,7 @@ def test_a_manifest_of_an_exact_repeat_has_no_key_of_a_varied_one(tmp_path: Any)
 
 
 def test_a_replay_whose_threads_went_back_is_void() -> None:
-    task: Any = type("Task", (), {"varied": {"threads": 2}, "device": None})()
+    task: Any = type("Task", (), {"vary": ("threads",), "varied": {"threads": 2}, "device": None})()
     stress = Stress(task, Ran(OWN))
     two, one = {"torch.num_threads": 2}, {"torch.num_threads": 1}
     assert stress.at_the_end(two, two) == {"threads": THREADS}

@@ -48,6 +48,21 @@ def test_a_draw_is_the_same_for_the_same_attempt_and_another_for_another() -> No
     assert len({d["memory"] for d in draws}) > 20
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_varied_cache_is_the_other_one(own: bool) -> None:
+    values = Own(1, 1, 10, 4, use_cache=own)
+    assert draw(("cache",), NONCES[0], 1, values) == {"cache": not own}
+    assert draw(("cache",), NONCES[0], 0, values) == {}
+
+
+@pytest.mark.parametrize("cores", [0, 1, 3])
+def test_there_are_from_one_neighbour_to_two_for_each_core(cores: int) -> None:
+    own = Own(1, 1, 10, cores)
+    found = {draw(("load",), nonce, 1, own)["load"] for nonce in NONCES}
+    assert found == set(range(1, 2 * max(cores, 1) + 1))
+    assert draw(("load",), NONCES[0], 0, own) == {}
+
+
 @pytest.mark.parametrize("own_size", [1, 2, 3, 8, 10, 64])
 @pytest.mark.parametrize("samples", [2, 3, 10])
 def test_no_draw_is_the_contracts_own_value(own_size: int, samples: int) -> None:
@@ -134,6 +149,10 @@ def test_the_varied_contract_differs_in_the_varied_keys_alone() -> None:
     assert (changed.decoding.batch_size, changed.determinism.num_threads) == (3, 2)
     back = varied_contract(changed, {"batch": {"size": 1, "seed": "0"}, "threads": 1})
     assert back == own
+    without = varied_contract(own, {"cache": False})
+    assert (own.decoding.use_cache, without.decoding.use_cache) == (True, False)
+    assert varied_contract(without, {"cache": True}) == own
+    assert Own.of(without, 3, 1).use_cache is False
 
 
 def test_only_a_varied_memory_sets_a_variable_and_its_reference_fills_nothing() -> None:
@@ -146,6 +165,10 @@ def test_what_follows_from_the_threads_is_left_out_and_nothing_else() -> None:
     effective = {"torch.num_threads": 2, "env.OMP_NUM_THREADS": "2", "model.dtype": "bfloat16"}
     assert comparable(effective, ("threads",)) == {"model.dtype": "bfloat16"}
     assert comparable(effective, ("order", "batch", "memory")) == effective
+    rule = {"decoding.generation_config": {"use_cache": False, "do_sample": False}}
+    assert comparable(rule, ("order",)) == rule
+    assert comparable(rule, ("cache",)) == {"decoding.generation_config": {"do_sample": False}}
+    assert rule["decoding.generation_config"]["use_cache"] is False
 
 
 def test_claims_are_sorted_and_said_in_words() -> None:

@@ -30,6 +30,7 @@ from fleet.errors import AttemptFailed
 from fleet.evidence.records import length_prefixed
 from fleet.replay import determinism
 from fleet.replay.engines import decoding, weights
+from fleet.replay.engines.cached_steps import CachedSteps
 from fleet.replay.engines.logits import StepLog
 from fleet.replay.engines.protocol import Census, Generation, Prepared, Settings
 from fleet.replay.engines.tokenization import Tokenization
@@ -79,6 +80,7 @@ class CausalEngine(abc.ABC):
         self._model: Any = None
         self._observed: decoding.Observed | None = None
         self._steps: StepLog | None = None
+        self._cached = CachedSteps()
         self._inference: set[bool] = set()
 
     @abc.abstractmethod
@@ -141,7 +143,7 @@ class CausalEngine(abc.ABC):
         injected = inject(model, self._contract, nonce)
         model.generation_config = self._explicit_config()
         self._observed = decoding.Observed(model)
-        model.register_forward_hook(self._on_forward)
+        model.register_forward_hook(self._on_forward, with_kwargs=True)
         return Census(
             classes=_leaf_classes(model),
             kernels=self._kernels(),
@@ -162,22 +164,30 @@ class CausalEngine(abc.ABC):
         stops, pad = self._tokens.stop_ids(), self._tokens.pad_id()
         return decoding.explicit_config(self._contract.decoding, stops, pad)
 
-    def _on_forward(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _on_forward(
+        self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any
+    ) -> None:
         """Raw logits are taken here: what ``generate`` hands out is a float32 copy."""
         self._inference.add(torch.is_inference_mode_enabled())
         if self._steps is not None:
             self._steps.add(output.logits[:, -1, :])
+            self._cached.add(kwargs)
 
     def generate(self, batch: Sequence[Prepared]) -> list[Generation]:
         """Run one batch, padded to its longest prompt; rows end with their first stop token."""
         ids, mask = self._padded(batch)
         steps = self._steps = StepLog()
+        self._cached.begin()
         with _memory_errors(), torch.inference_mode():
             whole = self._model.generate(
                 inputs=ids, attention_mask=mask, generation_config=self._explicit_config()
             )
             new = whole[:, ids.shape[1] :].tolist()
             return [self._generation(t, steps, row) for row, t in enumerate(new)]
+
+    def decode_steps(self) -> Mapping[str, int]:
+        """See the protocol."""
+        return self._cached.counts()
 
     def executed(self, sample: Prepared) -> Mapping[str, Mapping[str, int]]:
         """See the protocol. What is generated here is no evidence and is not observed: kernels that

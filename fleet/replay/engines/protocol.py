@@ -137,5 +137,9 @@ class Engine(Protocol):
         """Phase (prefill, decode) -> kernel name -> launches, on a device; empty on a CPU. Runs the
         sample again, so it is asked for when all samples have run and the settings were read."""
 
+    def decode_steps(self) -> Mapping[str, int]:
+        """Steps after the first of each batch that were ``cached``, ``uncached`` or ``unclear``:
+        seen in what the model was given. Empty where there is no key-value cache."""
+
     def warnings(self) -> list[str]:
         """What a person should know and what changes no verdict; after ``load``."""

@@ -84,6 +84,10 @@ class SyntheticEngine:
         """None: no device."""
         return {}
 
+    def decode_steps(self) -> Mapping[str, int]:
+        """None: no key-value cache."""
+        return {}
+
     def warnings(self) -> list[str]:
         """None."""
         return []

@@ -7,7 +7,7 @@ from typing import Any
 
 from fleet.contract import vary
 from fleet.evidence.stress import Ran
-from fleet.replay import observe
+from fleet.replay import neighbours, observe
 from fleet.replay.probe import AtEntry
 from fleet.replay.task import ReplayTask
 from tests.cases.faults.patching import wrap
@@ -77,6 +77,25 @@ def said_nothing(task: ReplayTask, entry: AtEntry) -> None:
     """A replay that was told what to vary, and runs and lands as an exact repeat."""
     object.__setattr__(task, "vary", ())
     task.varied.clear()
+
+
+def neighbours_asleep(task: ReplayTask, entry: AtEntry) -> None:
+    """They are there, and leave the host to the replay."""
+    neighbours.PROGRAM = "import os, time; os.write(1, b'.'); time.sleep(60)"
+
+
+def one_neighbour_less(task: ReplayTask, entry: AtEntry) -> None:
+    """One of those that were planned ends while samples run."""
+
+    def make(original: Any) -> Any:
+        def counters(self: neighbours.Neighbours) -> Any:
+            self.children[0].kill()
+            self.children[0].wait()
+            return original(self)
+
+        return counters
+
+    wrap(neighbours.Neighbours, "counters", make)
 
 
 def memory_left_alone(task: ReplayTask, entry: AtEntry) -> None:
