@@ -20,6 +20,7 @@ from tests.process_launcher import ProcessLauncher
 NAMES = ("tiny-gptq-torch", "tiny-gptq-aten")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_each_gptq_kernel_repeats_its_bits_in_fresh_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

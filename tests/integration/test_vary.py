@@ -82,9 +82,10 @@ def certified(
             "depends on the order of the samples: all 3 replays in the contract's own order agree",
             marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "batch_linear", BATCH, ORDER,
             "shape-dependent, repeatable: all 3 replays with the contract's own batch agree",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             "threaded_linear", THREADS, MEMORY,
