@@ -209,8 +209,10 @@ def check_stress(planned: Entry, manifest: Manifest, parts: Sequence[Path]) -> N
     """
     own, varied = own_values(planned), manifest.varied
     ran = _as_planned(planned, own, varied, parts)
-    threads = {"at_load": manifest.effective.get(THREADS), "at_end": None}
-    threads["at_end"] = manifest.effective_end.get(THREADS)
+    threads = {
+        "at_load": manifest.effective.get(THREADS),
+        "at_end": manifest.effective_end.get(THREADS),
+    }
     if "threads" in manifest.vary and set(threads.values()) != {
         varied.get("threads", own.num_threads)
     }:

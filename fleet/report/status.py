@@ -99,7 +99,8 @@ def status_rows(
         for asked in current:
             told = rows_of(answers, asked, controls, facts, now_s)
             rows.extend([*told, *_untested_claim(asked, told)])
-    return rows
+    units = queries.units_of_platforms(answers.store.con)
+    return [replace(row, units_known=units.get(row.platform, 0)) for row in rows]
 
 
 def _untested_claim(asked: Asked, told: Sequence[StatusRow]) -> list[StatusRow]:
@@ -157,8 +158,6 @@ def rows_of(
         elif sum(other.vary == key.vary for other in groups) == 1:
             rows.append(_row(answers, asked, key, members, [], controls, facts, now_s))
     rows = [_with_traces(answers, row, asked, summaries) for row in rows]
-    known = queries.units_of_platforms(answers.store.con)
-    rows = [replace(row, units_known=known.get(row.platform, 0)) for row in rows]
     untraced = [r for r in rows if not (r.verdict and r.verdict.traced)]
     return [r for r in rows if r in untraced or _adds(r, untraced)] or rows
 

@@ -15,12 +15,13 @@ import re
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from types import NoneType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from fleet.replay.host_digest import host_digest
+from fleet.replay.tensor_digests import Kernels
 from fleet.replay.trace.late import Part, Sealed, Slot, Token
 
 KEPT_BYTES = 512 << 20
@@ -39,19 +40,6 @@ _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
-class OnDevice(Protocol):
-    """Whatever digests a device's tensors where they are; the same 32 bytes as the host's."""
-
-    def enqueue(self, tensors: Sequence[torch.Tensor]) -> Sequence[int]:
-        """Digest these as they are at this point of the stream; returns at once."""
-
-    def collect(self) -> list[bytes]:
-        """Wait; the digests of all that was enqueued since the last call, in that order."""
-
-    def digest(self, tensor: torch.Tensor) -> bytes:
-        """One tensor, and wait for it; leaves what was enqueued to be collected."""
-
-
 class TensorDigests:
     """Tensor digests with a memory of what was hashed where. One per traced process.
 
@@ -61,7 +49,7 @@ class TensorDigests:
             which must come before the hook returns, for nothing is kept by reference.
     """
 
-    def __init__(self, on_device: OnDevice | None = None) -> None:
+    def __init__(self, on_device: Kernels | None = None) -> None:
         self._on_device = on_device
         self._tensors: list[torch.Tensor] = []
         self._slots: list[Slot] = []
