@@ -21,7 +21,7 @@ from rich.console import Console
 
 import fleet
 from fleet.errors import FleetError, UsageError
-from fleet.options import Contract, Contracts, Form, Instead, Json, Where, grouped
+from fleet.options import Contract, Contracts, Form, Instead, Json, Running, Where, grouped
 from fleet.report.screen import emit, out, progress
 from fleet.store_verbs import store_app
 
@@ -56,9 +56,8 @@ def certify(
     where: Where,
     form: Form,
     instead: Instead,
+    running: Running,
     dry_run: Annotated[bool, typer.Option(help="Resolve and print the plan; run nothing.")] = False,
-    retries: Annotated[int, typer.Option(min=0, help="Retries of a FAILED or LOST attempt.")] = 1,
-    replay_s: Annotated[float, typer.Option(min=1, help="Longest a replay may take.")] = 7200.0,
     trace: Annotated[
         TraceMode, typer.Option(help="Trace the first differing sample of each FAIL.")
     ] = TraceMode.never,
@@ -68,13 +67,11 @@ def certify(
     from fleet.report.terminal import print_campaign
     from fleet.schedule.certify import Request, plan_request, require_usable
     from fleet.schedule.certify import certify as run_certify
-    from fleet.schedule.driver import Limits
 
     places = where.places()
-    limits = Limits(replay_s=replay_s, retries=retries)
     argv = tuple(sys.argv[1:])
     request = Request(
-        tuple(contracts), limits=limits, argv=argv, trace=trace.value,
+        tuple(contracts), limits=running.limits(), argv=argv, trace=trace.value,
         replays=instead.replays, process_bound=instead.process_bound, scope=instead.scope,
         claims=instead.claims(),
     )  # fmt: skip
@@ -257,6 +254,7 @@ def sweep(
     contract: Contract,
     where: Where,
     form: Form,
+    running: Running,
     backends: Annotated[
         str | None, typer.Option(help="Only these, joined by commas; all of the method if none.")
     ] = None,
@@ -266,21 +264,17 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option(help="Ask the node, print what would run and what cannot; run nothing.")
     ] = False,
-    retries: Annotated[int, typer.Option(min=0, help="Retries of a FAILED or LOST attempt.")] = 1,
-    replay_s: Annotated[float, typer.Option(min=1, help="Longest a replay may take.")] = 7200.0,
 ) -> None:
     """Every backend of one checkpoint: which can run, which PASS, and which of those is fastest."""
     from fleet.report.sweep import print_sweep, print_sweep_plan
     from fleet.report.swept import exit_code
     from fleet.schedule.candidates import SweepRequest, base_of, candidates_of, split_backends
     from fleet.schedule.certify import require_usable
-    from fleet.schedule.driver import Limits
     from fleet.schedule.sweep import run_sweep, sweep_plan
 
     places = where.places()
-    limits = Limits(replay_s=replay_s, retries=retries)
     named, argv = split_backends(backends), tuple(sys.argv[1:])
-    asked = SweepRequest(contract, named, screen, limits, argv)
+    asked = SweepRequest(contract, named, screen, running.limits(), argv)
     with progress("resolving the contract") as say:
         base = base_of(asked, places, say)
         if not dry_run:

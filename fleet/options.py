@@ -24,6 +24,7 @@ from fleet.report.screen import emit, out
 if TYPE_CHECKING:
     from fleet.schedule.certify import Places
     from fleet.schedule.cluster import RayCluster
+    from fleet.schedule.driver import Limits
 
 T = TypeVar("T")
 
@@ -112,6 +113,23 @@ class Form:
             return emit(document, self.output)
         with out(self.output) as console:
             print_text(console, answer)
+
+
+@dataclass(frozen=True)
+class Running:
+    """How replays are run."""
+
+    retries: Annotated[int, typer.Option(min=0, help="Retries of a FAILED or LOST attempt.")] = 1
+    replay_s: Annotated[float, typer.Option(min=1, help="Longest a replay may take.")] = 7200.0
+    overlap: Annotated[
+        bool, typer.Option(help="On a device, prepare the next replay while one runs.")
+    ] = True
+
+    def limits(self) -> Limits:
+        """For the driver."""
+        from fleet.schedule.driver import Limits
+
+        return Limits(replay_s=self.replay_s, retries=self.retries, overlap=self.overlap)
 
 
 class Scope(StrEnum):

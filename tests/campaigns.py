@@ -24,7 +24,7 @@ from fleet.replay import probe
 from fleet.replay.backends import Backend
 from fleet.replay.preflight import prompt_lengths
 from fleet.replay.probe import AtEntry
-from fleet.replay.run import run_replay
+from fleet.replay.run import Replay
 from fleet.replay.task import ReplayTask
 from fleet.report.answers import CampaignAnswer
 from fleet.schedule.certify import Places, Planned, Request, certify, plan_request
@@ -97,8 +97,14 @@ class FakeRunning:
     number: int
     watcher: Mapping[str, Any] = field(default_factory=lambda: {"pid_namespace": pid_namespace()})
 
-    def go(self) -> None:
-        self.launcher.going.append(self.task.attempt)
+    token: str = ""
+
+    def prepare(self) -> None:
+        self.launcher.did.append(("prepare", self.task.attempt))
+
+    def go(self, token: str) -> None:
+        self.token = token
+        self.launcher.did.append(("go", self.task.attempt))
 
     def result(self, deadline_s: float) -> str:
         before = self.launcher.script.get(self.number)
@@ -106,16 +112,20 @@ class FakeRunning:
             before(self.task)
         entry = AtEntry(self.process, dict(self.environment), (), (1,))
         with given(self.environment), packages_read_once():
-            return to_text(run_replay(self.task, entry).digest)
+            replay = Replay(self.task, entry)
+            replay.prepare()
+            return to_text(replay.run(self.token).digest)
 
     def end(self, deadline_s: float) -> Gone:
+        self.launcher.did.append(("end", self.task.attempt))
         seen, gone = self.launcher.observed.get(self.number, (True, True))
         return Gone(seen, gone, self.watcher)
 
 
 @dataclass
 class FakeLauncher:
-    """``observed``: number of the attempt -> (seen alive, seen gone)."""
+    """``observed``: number of the attempt -> (seen alive, seen gone). ``did``: (what was asked of a
+    process, its attempt), in order."""
 
     script: Script = field(default_factory=dict)
     at_start: Script = field(default_factory=dict)
@@ -125,7 +135,7 @@ class FakeLauncher:
     labels: Sequence[str] = ("test-node",)
     tasks: list[ReplayTask] = field(default_factory=list)
     environments: list[dict[str, str]] = field(default_factory=list)
-    going: list[str] = field(default_factory=list)
+    did: list[tuple[str, str]] = field(default_factory=list)
 
     def place(self) -> Place:
         return self.places()[0]

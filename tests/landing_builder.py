@@ -168,6 +168,7 @@ def _land(landing: Landing, ledger: Ledger, spec: AttemptSpec) -> None:
         landing.write_contract(spec.contract_id, {"contract": spec.contract})
         _plan(ledger, spec)
         ledger.append("started", spec.attempt, process=asdict(process), watcher=WATCHED)
+        ledger.append("go", spec.attempt, token=_token(spec), after=None)
     writer = PartWriter(landing.attempt(spec.attempt), spec.rows_per_part)
     for record in spec.edit(_records(spec)):
         writer.add([record])
@@ -247,7 +248,17 @@ def _manifest(
         platform_sha256=to_text(digest_json(platform)),
         unit={"id": spec.unit, "kind": "cpu", "machine": "m0", "node_label": "n0", "host": "h"},
         process=process,
-        freshness={"nonce": spec.attempt, "imported_at_entry": [], "predecessor_gone": None},
+        freshness={
+            "nonce": spec.attempt,
+            "imported_at_entry": [],
+            "predecessor": None,
+            "predecessor_gone": None,
+            "token": _token(spec),
+            "token_at_s": 1.0,
+            "device_in_use_before_token": False,
+            "device": None,
+            "device_first_used_after_s": 2.0,
+        },
         effective=dict(spec.effective),
         effective_end=dict(spec.effective),
         census={},
@@ -256,6 +267,10 @@ def _manifest(
         vary=spec.vary,
         volatile={"closed_at_s": time.time()},
     )
+
+
+def _token(spec: AttemptSpec) -> str:
+    return f"token of {spec.attempt}"
 
 
 def _facts(spec: AttemptSpec) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -45,17 +46,20 @@ from fleet.replay.probe import at_entry
 entry = at_entry()
 print(json.dumps(asdict(entry.process)), file=channel, flush=True)
 from fleet.replay.task import ReplayTask
-from fleet.replay.worker import run_in_this_process
+from fleet.replay.worker import prepare_in_this_process, run_in_this_process
 task = ReplayTask.from_json(json.loads(sys.stdin.readline()))
 if fault:
     from tests.cases import faults
     entry = getattr(faults, fault)(task, entry) or entry
 try:
-    answer = {"digest": run_in_this_process(task, entry, {})}
+    replay = prepare_in_this_process(task, entry, {})
+    token = sys.stdin.readline().strip()
+    answer = {"digest": run_in_this_process(replay, token)}
 except BaseException as error:
     number = getattr(error, "errno", 0)
     answer = {"error": type(error).__name__, "text": str(error), "errno": number}
 print(json.dumps(answer), file=channel, flush=True)
+sys.stdin.read()  # it lives until it is ended, as an actor does
 """
 
 
@@ -71,17 +75,20 @@ class RunningChild:
     seen_alive: bool
     observe_death: bool = True
 
-    going: bool = False
+    def prepare(self) -> None:
+        self._tell(json.dumps(self.task.to_json()))
 
-    def go(self) -> None:
+    def go(self, token: str) -> None:
+        self._tell(token)
+
+    def _tell(self, line: str) -> None:
+        """One that died meanwhile is found when its result is asked for."""
         assert self.child.stdin is not None
-        if not self.going:
-            self.going = True
-            self.child.stdin.write(json.dumps(self.task.to_json()) + "\n")
+        with suppress(BrokenPipeError):
+            self.child.stdin.write(line + "\n")
             self.child.stdin.flush()
 
     def result(self, deadline_s: float) -> str:
-        self.go()
         line = read_line(self.channel, deadline_s)
         if line is None:
             raise AttemptFailed("hang", f"no end within {deadline_s:g} s")
@@ -100,7 +107,8 @@ class RunningChild:
         self.child.wait(timeout=deadline_s)
         os.close(self.channel)
         if self.child.stdin is not None:
-            self.child.stdin.close()
+            with suppress(BrokenPipeError):
+                self.child.stdin.close()
         gone = self.observe_death and not is_alive(self.process)
         return Gone(self.seen_alive, gone, self.watcher)
 
@@ -126,6 +134,7 @@ class ProcessLauncher:
 
     faults: Mapping[int, str] = field(default_factory=dict)
     label: str = "test-node"
+    cpus: int = 1
     extra_environment: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     before_start: Callable[[int, ReplayTask], None] | None = None
     observe_death: bool = True
@@ -144,7 +153,7 @@ class ProcessLauncher:
         return None
 
     def place(self) -> Place:
-        return Place(self.label, None)
+        return Place(self.label, None, self.cpus)
 
     def places(self) -> Sequence[Place]:
         return [self.place()]

@@ -24,11 +24,12 @@ LEDGER_FORMAT = 1
 START = to_text(sha256(b"fleet-ledger-1\n"))
 
 Kind = Literal[
-    "campaign", "planned", "started", "gone", "accepted", "given_up", "controls", "closed"
+    "campaign", "planned", "started", "go", "gone", "accepted", "given_up", "controls", "closed"
 ]
-"""campaign: opened, with its contracts · planned · started: process identity seen alive · gone:
-death observed, from where · accepted: manifest digest · given_up: FAILED or LOST with its cause ·
-controls: which contracts were this campaign's controls · closed: nothing more will come."""
+"""campaign: opened, with its contracts · planned · started: process identity seen alive · go: the
+token that lets it use its unit, and after which attempt there · gone: death observed, from where ·
+accepted: manifest digest · given_up: FAILED or LOST with its cause · controls: which contracts were
+this campaign's controls · closed: nothing more will come."""
 
 
 @dataclass(frozen=True)

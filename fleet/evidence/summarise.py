@@ -7,9 +7,10 @@ attempt and no verdict.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fleet.contract.canonical import digest_json, sha256, to_text
 from fleet.contract.vary import comparable
@@ -29,11 +30,14 @@ from fleet.evidence.trace import require_files
 
 @dataclass(frozen=True)
 class _Story:
-    """What the ledger says of one attempt."""
+    """What the ledger says of one attempt; ``before``: when the one before it was started."""
 
     planned: Entry | None
     started: Entry | None
+    go: Entry | None
     gone: Entry | None
+    before: Entry | None
+    before_gone: Entry | None
     ends: tuple[Entry, ...]
 
     @property
@@ -48,7 +52,7 @@ def summarise(landing: Landing, attempt: str, entries: Iterable[Entry]) -> Attem
     Args:
         landing: where its folder is.
         attempt: its id.
-        entries: the ledger entries of its campaign (others are ignored).
+        entries: the ledger entries about it and about the one before it (others are ignored).
     """
     story = _story(attempt, entries)
     blank = _nothing_known(attempt)
@@ -73,13 +77,18 @@ def summarise(landing: Landing, attempt: str, entries: Iterable[Entry]) -> Attem
 
 
 def _story(attempt: str, entries: Iterable[Entry]) -> _Story:
-    mine = [e for e in entries if e.attempt == attempt]
+    everything = tuple(entries)
+    mine = [e for e in everything if e.attempt == attempt]
     ends = tuple(e for e in mine if e.kind in ("accepted", "given_up"))
     first = {kind: next((e for e in mine if e.kind == kind), None) for kind in _KINDS}
-    return _Story(first["planned"], first["started"], first["gone"], ends)
+    after = first["go"].body.get("after") if first["go"] else None
+    other = [e for e in everything if e.attempt == after]
+    before = next((e for e in other if e.kind == "started"), None)
+    before_gone = next((e for e in other if e.kind == "gone"), None)
+    return _Story(**first, before=before, before_gone=before_gone, ends=ends)
 
 
-_KINDS = ("planned", "started", "gone")
+_KINDS = ("planned", "started", "go", "gone")
 
 
 def _nothing_known(attempt: str) -> AttemptSummary:
@@ -233,6 +242,29 @@ def _check_freshness(manifest: Manifest, story: _Story) -> None:
         raise EvidenceError("not-fresh", "the replay before this one still lived")
     if manifest.freshness.get("landed_before"):
         raise EvidenceError("not-fresh", f"resumed over {manifest.freshness['landed_before']}")
+    _check_turn(manifest.freshness, story)
+
+
+def _check_turn(freshness: Mapping[str, Any], story: _Story) -> None:
+    """Predecessor gone < token < device free < first use. Evidence from before there were tokens
+    has its order from the ledger alone: nothing was planned while another replay lived."""
+    token = freshness.get("token")
+    if (story.go.body["token"] if story.go else None) != token:
+        raise EvidenceError("not-fresh", "the process ran on another token than the ledger's")
+    device = freshness.get("device")
+    if device and device["not_free"]:
+        raise EvidenceError("device-not-free", f"{device['uuid']}: {device['not_free']}")
+    if story.go is None:
+        return
+    if freshness["predecessor"] != (story.before.body["process"] if story.before else None):
+        raise EvidenceError("not-fresh", "its token came after the end of another replay")
+    if story.before and not (story.before_gone and story.before_gone.seq < story.go.seq):
+        raise EvidenceError("not-fresh", "its token came while the replay before it lived")
+    if freshness["device_in_use_before_token"]:
+        raise EvidenceError("not-fresh", "the device was in use before the token for it")
+    used_at_s = freshness["device_first_used_after_s"]
+    if device and not freshness["token_at_s"] <= device["seen_at_s"] <= used_at_s:
+        raise EvidenceError("not-fresh", "the device was used before it was seen free")
 
 
 def _check_weights(manifest: Manifest) -> None:

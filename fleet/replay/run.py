@@ -1,9 +1,11 @@
 """One replay from entry to manifest, the same for every engine (the order is the protocol).
 
-freshness -> pinned content -> inputs -> seeded load -> read-back -> generation -> read-back ->
-manifest. What contradicts the contract ends the attempt as VOID with its cause; memory and disk
-that ran out end it as FAILED; anything else rises to the driver, which saw the process die or
-raise. Knows no other replay, no store and no verdict.
+Prepare: entry facts -> pinned content -> imports -> inputs. Then, with the driver's token: the unit
+is free -> seeded load -> read-back -> generation -> read-back -> manifest. Preparing touches no
+device, so it may overlap with the replay before; the token says that this one is gone. What
+contradicts the contract ends the attempt as VOID with its cause; memory and disk that ran out end
+it as FAILED; anything else rises to the driver, which saw the process die or raise. Knows no other
+replay, no store and no verdict.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import fleet
 from fleet.contract.canonical import to_text
 from fleet.contract.model import Contract
+from fleet.contract.parsers import Parser
 from fleet.contract.vary import environment, varied_contract
 from fleet.errors import AttemptEnded, AttemptVoid, EvidenceError, UsageError
 from fleet.evidence.landing import file_sha256, write_once
@@ -62,56 +65,135 @@ class _Progress:
     stress: dict[str, Any] = field(default_factory=dict)
 
 
-def run_replay(task: ReplayTask, entry: AtEntry, ids: dict[str, str] | None = None) -> Manifest:
-    """Run one attempt and close it with its manifest.
+@dataclass(frozen=True)
+class _Ready:
+    """What preparing made, for the engine to run on."""
+
+    own: Contract
+    contract: Contract
+    engine: Engine
+    samples: pinned.Samples
+    parsers: Mapping[str, Parser]
+    inputs: observe.Inputs
+    checkpoint: Path | None
+    on_disk: pinned.Weights
+
+
+class Replay:
+    """One attempt in this process: :meth:`prepare`, then, with the driver's token, :meth:`run`.
 
     Args:
         task: what to run.
         entry: the entry facts of this process.
         ids: identity under the scheduler (node, worker, actor), kept as evidence.
-
-    Raises:
-        OSError: the manifest itself could not be written.
     """
-    writer = PartWriter(task.folder)
-    seen = _Progress()
-    state: State = "COMPLETE"
-    cause: Cause | None = None
-    tally: Tally | None = None
-    try:
-        _replay(task, entry, ids or {}, seen, writer)
-        tally = _tally(task, writer, seen.trace)
-    except AttemptEnded as ended:
-        state = "VOID" if isinstance(ended, AttemptVoid) else "FAILED"
-        cause = Cause(ended.code, ended.text, ended.details)
-    except EvidenceError as error:
-        state, cause = "VOID", Cause(error.code, error.text)
-    except UsageError as error:
-        state, cause = "FAILED", Cause("load-error", str(error))
-    except MemoryError as error:
-        state, cause = "FAILED", Cause("out-of-memory", f"MemoryError {error}".strip())
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        state, cause = "FAILED", Cause("disk-full", f"{error.strerror}: {error.filename}")
-    return _close(task, entry, seen, writer, tally, state, cause)
+
+    def __init__(self, task: ReplayTask, entry: AtEntry, ids: dict[str, str] | None = None) -> None:
+        self._task, self._entry, self._ids = task, entry, ids or {}
+        self._writer = PartWriter(task.folder)
+        self._seen = _Progress()
+        self._ended: tuple[State, Cause] | None = None
+        self._ready: _Ready | None = None
+        self._started = time.monotonic()
+
+    def prepare(self) -> None:
+        """All that needs no device; an end that is found here is kept for the manifest."""
+        with self._ends():
+            self._ready = _prepare(self._task, self._entry, self._ids, self._seen)
+        self._seen.volatile["prepare_s"] = self._mark()
+
+    def run(self, token: str) -> Manifest:
+        """Load, generate, and close the attempt with its manifest.
+
+        Args:
+            token: the driver's, given once the process before this one was seen gone.
+
+        Raises:
+            OSError: the manifest itself could not be written.
+        """
+        waited = self._mark() - self._seen.volatile["prepare_s"]
+        self._seen.volatile["waited_s"] = waited
+        self._started += waited
+        tally: Tally | None = None
+        if self._ready is not None:
+            with self._ends():
+                self._run(self._ready, token)
+                tally = _tally(self._task, self._writer, self._seen.trace)
+        state, cause = self._ended or ("COMPLETE", None)
+        return _close(self._task, self._entry, self._seen, self._writer, tally, state, cause)
+
+    def _mark(self) -> float:
+        """Seconds since the beginning, without those that were spent waiting for the token."""
+        return time.monotonic() - self._started
+
+    @contextmanager
+    def _ends(self) -> Iterator[None]:
+        """Whatever ends the attempt, as its state and cause."""
+        try:
+            yield
+        except AttemptEnded as ended:
+            state: State = "VOID" if isinstance(ended, AttemptVoid) else "FAILED"
+            self._ended = state, Cause(ended.code, ended.text, ended.details)
+        except EvidenceError as error:
+            self._ended = "VOID", Cause(error.code, error.text)
+        except UsageError as error:
+            self._ended = "FAILED", Cause("load-error", str(error))
+        except MemoryError as error:
+            self._ended = "FAILED", Cause("out-of-memory", f"MemoryError {error}".strip())
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._ended = "FAILED", Cause("disk-full", f"{error.strerror}: {error.filename}")
+
+    def _run(self, ready: _Ready, token: str) -> None:
+        task, seen, contract, engine = self._task, self._seen, ready.contract, ready.engine
+        stress = Stress.of(task, ready.own)
+        watch = open_watch(task.device)
+        seen.freshness |= freshness.before_loading(task, watch, token)
+        freshness.require_free(seen.freshness)
+        kernels = _kernels(task, contract)
+        seen.freshness["device_first_used_after_s"] = since_boot_s()
+        _load(task, contract, engine, ready.on_disk.digests, seen)
+        pinned.require_untouched(ready.checkpoint, ready.on_disk)
+        seen.effective["kernel_cache_at_load"] = kernels
+        seen.volatile["load_s"] = self._mark()
+        stress.after_load()
+        ran = stress.ran if task.varied else None
+        samples, parsers, inputs = ready.samples, ready.parsers, ready.inputs
+        seen.volatile["generation_begun_at_s"] = since_boot_s()
+        with _tracing(task, engine, seen) as session, stress.while_samples_run():
+            for records in observe.generate(
+                task, contract, engine, inputs, samples, parsers, session, ran
+            ):
+                self._writer.add(records)
+                watch.sample()
+        self._writer.flush()
+        seen.volatile["generate_s"] = self._mark()
+        seen.volatile["generation_ended_at_s"] = since_boot_s()
+        seen.volatile["peak_bytes"] = watch.peak_bytes()
+        _settings_at_the_end(engine, seen)
+        steps = engine.decode_steps()
+        seen.stress = stress.at_the_end(seen.effective, seen.effective_end, steps)
+        if session is None:
+            seen.census["executed"] = engine.executed(inputs[task.arms[0]][0])
+        _weights_at_the_end(engine, seen)
+        _say_where_digested(contract, seen)
+        seen.volatile["device"] = watch.close()
+        require_healthy(seen.volatile["device"])
+        _require_kernels(task, contract, kernels, seen)
 
 
-def _replay(
-    task: ReplayTask, entry: AtEntry, ids: dict[str, str], seen: _Progress, writer: PartWriter
-) -> None:
-    started = time.monotonic()
+def _prepare(task: ReplayTask, entry: AtEntry, ids: dict[str, str], seen: _Progress) -> _Ready:
     own = task.typed_contract()
-    contract, stress = varied_contract(own, task.varied), Stress.of(task, own)
+    contract = varied_contract(own, task.varied)
     set_by_us = determinism.environment(contract) | environment(task.vary, task.varied)
-    watch = open_watch(task.device)
-    seen.freshness = freshness.observe(task, entry, ids, watch)
+    seen.freshness = freshness.at_entry(task, entry, ids)
     uuid = task.device.uuid if task.device else None
     facts = read_platform(task.attempt, entry.environment, set_by_us, uuid)
     seen.platform = {"format": PLATFORM_FORMAT, "facts": facts.facts}
     seen.platform_sha256 = to_text(facts.digest)
     seen.unit = dict(read_unit(task.node_label, task.device))
-    freshness.require_fresh(task, entry, seen.freshness)
+    freshness.require_fresh(task, seen.freshness)
     freshness.require_given(entry, set_by_us | device_environment(task.device))
     pinned.execution(task, own)
     samples, parsers = pinned.samples(task), pinned.parsers(task, contract)
@@ -126,34 +208,7 @@ def _replay(
     seen.warnings.extend(observe.input_warnings(inputs))
     on_disk = pinned.weights(task, checkpoint)
     seen.stages["checkpoint"] = task.digests["checkpoint"]
-    seen.volatile["prepare_s"] = time.monotonic() - started
-    kernels = _kernels(task, contract)
-    seen.freshness["device_first_used_after_s"] = since_boot_s()
-    _load(task, contract, engine, on_disk.digests, seen)
-    pinned.require_untouched(checkpoint, on_disk)
-    seen.effective["kernel_cache_at_load"] = kernels
-    seen.volatile["load_s"] = time.monotonic() - started
-    stress.after_load()
-    ran = stress.ran if task.varied else None
-    with _tracing(task, engine, seen) as session, stress.while_samples_run():
-        for records in observe.generate(
-            task, contract, engine, inputs, samples, parsers, session, ran
-        ):
-            writer.add(records)
-            watch.sample()
-    writer.flush()
-    seen.volatile["generate_s"] = time.monotonic() - started
-    seen.volatile["peak_bytes"] = watch.peak_bytes()
-    _settings_at_the_end(engine, seen)
-    steps = engine.decode_steps()
-    seen.stress = stress.at_the_end(seen.effective, seen.effective_end, steps)
-    if session is None:
-        seen.census["executed"] = engine.executed(inputs[task.arms[0]][0])
-    _weights_at_the_end(engine, seen)
-    _say_where_digested(contract, seen)
-    seen.volatile["device"] = watch.close()
-    require_healthy(seen.volatile["device"])
-    _require_kernels(task, contract, kernels, seen)
+    return _Ready(own, contract, engine, samples, parsers, inputs, checkpoint, on_disk)
 
 
 @contextmanager

@@ -10,23 +10,33 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fleet.contract.canonical import to_text
 from fleet.replay.probe import AtEntry
 from fleet.replay.task import ReplayTask
 
+if TYPE_CHECKING:  # at run time only once the entry facts are taken
+    from fleet.replay.run import Replay
 
-def run_in_this_process(
+
+def prepare_in_this_process(
     task: ReplayTask, entry: AtEntry, scheduler_ids: dict[str, str] | None = None
-) -> str:
-    """Run the attempt; returns the manifest's digest as ``sha256:<hex>``."""
+) -> Replay:
+    """Prepare the attempt, in its own log files; no device is touched."""
     folder = task.folder
     folder.mkdir(parents=True, exist_ok=True)
     redirect_output(folder)
-    from fleet.replay.run import run_replay
+    from fleet.replay.run import Replay
 
-    manifest = run_replay(task, entry, scheduler_ids)
+    replay = Replay(task, entry, scheduler_ids)
+    replay.prepare()
+    return replay
+
+
+def run_in_this_process(replay: Replay, token: str) -> str:
+    """Run the prepared attempt; returns the manifest's digest as ``sha256:<hex>``."""
+    manifest = replay.run(token)
     sys.stdout.flush()
     sys.stderr.flush()
     return to_text(manifest.digest)

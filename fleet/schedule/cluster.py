@@ -28,6 +28,7 @@ from ray.exceptions import (
     RayTaskError,
     RuntimeEnvSetupError,
 )
+from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
@@ -40,6 +41,7 @@ from fleet.replay.worker import (
     check_in_this_process,
     devices_of_this_node,
     lengths_in_this_process,
+    prepare_in_this_process,
     run_in_this_process,
     warm_in_this_process,
 )
@@ -64,14 +66,17 @@ class _Replay:
     def identity(self) -> dict[str, Any]:
         return asdict(self._entry.process)
 
-    def run(self, raw: dict[str, Any]) -> str:
+    def prepare(self, raw: dict[str, Any]) -> None:
         context = ray.get_runtime_context()
         ids = {
             "node": context.get_node_id(),
             "worker": context.get_worker_id(),
             "actor": context.get_actor_id() or "",
         }
-        return run_in_this_process(ReplayTask.from_json(raw), self._entry, ids)
+        self._replay = prepare_in_this_process(ReplayTask.from_json(raw), self._entry, ids)
+
+    def run(self, token: str) -> str:
+        return run_in_this_process(self._replay, token)
 
     def check(self, raw_tasks: list[dict[str, Any]]) -> list[dict[str, str]]:
         return check_in_this_process(raw_tasks)
@@ -130,21 +135,23 @@ class _RunningActor:
     watcher: Mapping[str, Any]
     task: ReplayTask
     _seen_alive: bool = field(default=False)
+    _prepared: Any = None
     _answer: Any = None
 
-    def go(self) -> None:
-        if self._answer is None:
-            self._answer = self.actor.run.remote(self.task.to_json())
+    def prepare(self) -> None:
+        self._prepared = self.actor.prepare.remote(self.task.to_json())
+
+    def go(self, token: str) -> None:
+        self._answer = self.actor.run.remote(token)
 
     def result(self, deadline_s: float) -> str:
-        self.go()
         try:
-            digest: str = ray.get(self._answer, timeout=deadline_s)
+            _, digest = ray.get([self._prepared, self._answer], timeout=deadline_s)
         except GetTimeoutError as error:
             raise AttemptFailed("hang", f"no end within {deadline_s:g} s") from error
         except RayError as error:
             raise failure(error) from error
-        return digest
+        return str(digest)
 
     def end(self, deadline_s: float) -> Gone:
         ray.kill(self.actor, no_restart=True)
@@ -233,6 +240,7 @@ class RayCluster:
         for node in sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: str(n["NodeID"])):
             self._nodes.setdefault(_label(node), node)
         self._watchers: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._reserved: set[str] = set()
         self._wanted = device
         self._place = self._first_place()
         self._places: list[Place] | None = None
@@ -265,10 +273,12 @@ class RayCluster:
 
     def _places_on(self, label: str) -> list[Place]:
         """Every device of a node that may be used, or its CPU."""
+        cpus = int(self._nodes[label]["Resources"].get("CPU", 0))
+        host = [Place(label, None, cpus)]
         if self._wanted == "cpu":
-            return [Place(label, None)]
+            return host
         devices = fitting(self._devices_on(label), self._wanted)
-        return [Place(label, device) for device in devices] or [Place(label, None)]
+        return [Place(label, device, cpus) for device in devices] or host
 
     def _devices_on(self, label: str) -> list[Device]:
         try:
@@ -292,13 +302,11 @@ class RayCluster:
         environment: Mapping[str, str],
         num_cpus: int,
         label: str | None = None,
-        num_gpus: int = 0,
     ) -> Any:
         """On that node, or on the first."""
         node = self._nodes[label or next(iter(self._nodes))]
         remote = ray.remote(cls).options(
             num_cpus=num_cpus,
-            num_gpus=num_gpus,
             max_restarts=0,
             max_task_retries=0,
             runtime_env={"env_vars": dict(environment)} if environment else None,
@@ -336,10 +344,24 @@ class RayCluster:
             ray.kill(actor, no_restart=True)
         return found
 
-    def _num_gpus(self, task: ReplayTask) -> int:
-        """A whole device, where Ray counts them. Which one is said by UUID, not by Ray."""
-        resources = self._nodes[task.node_label]["Resources"]
-        return int(task.device is not None and resources.get("GPU", 0) >= 1)
+    def _reserve(self, task: ReplayTask, within_s: float) -> None:
+        """A whole device of the node, where Ray counts them, until this cluster is left: between
+        two replays nobody else is given it. Which one it is is said by UUID, not by Ray.
+
+        Raises:
+            AttemptFailed: unschedulable, while others have all of them.
+        """
+        node = self._nodes[task.node_label]
+        if task.device is None or node["Resources"].get("GPU", 0) < 1:
+            return
+        if task.device.uuid in self._reserved:
+            return
+        on_it = [{"ray.io/node-id": node["NodeID"]}]
+        group = placement_group([{"GPU": 1}], bundle_label_selector=on_it)
+        if not group.wait(within_s):
+            remove_placement_group(group)
+            raise AttemptFailed("unschedulable", f"no free device within {within_s:g} s")
+        self._reserved.add(task.device.uuid)
 
     def backends(
         self, task: ReplayTask, environment: Mapping[str, str], only: Sequence[str] | None
@@ -374,7 +396,8 @@ class RayCluster:
         has = self._nodes[task.node_label]["Resources"].get("CPU", 0)
         if num_cpus > has:
             raise AttemptFailed("unschedulable", f"{num_cpus} CPUs asked, node has {has:g}")
-        actor = self._actor(_Replay, environment, num_cpus, task.node_label, self._num_gpus(task))
+        self._reserve(task, deadline_s)
+        actor = self._actor(_Replay, environment, num_cpus, task.node_label)
         watch, identity = self._watcher(task.node_label)
         try:
             raw = ray.get(actor.identity.remote(), timeout=deadline_s)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ from fleet.contract.vary import environment as varied_environment
 from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Ledger
-from fleet.evidence.manifest import Manifest, Process
+from fleet.evidence.manifest import Manifest
 from fleet.evidence.states import RETRIED, Cause, Purpose, State
 from fleet.replay import caches, determinism
 from fleet.replay.backends import Backend
@@ -40,12 +41,14 @@ Follow = Callable[[Sequence["AttemptEnd"]], Sequence[Slot]]
 
 @dataclass(frozen=True)
 class Limits:
-    """Every wait has its own bound and its own cause. Seconds."""
+    """Every wait has its own bound and its own cause, in seconds; ``retries``: of an attempt that
+    could not finish; ``overlap``: on a device, prepare the next replay while one runs."""
 
     start_s: float = 120.0
     replay_s: float = 7200.0
     end_s: float = 30.0
     retries: int = 1
+    overlap: bool = True
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,27 @@ class AttemptEnd:
 
 
 class _Live(NamedTuple):
-    """An attempt that was started and has no end yet."""
+    """An attempt that was started and has no end yet; ``after``: the one before it on its unit."""
 
     slot: Slot
     task: ReplayTask
     running: Running
+    after: str | None
+
+
+class _Turn(NamedTuple):
+    """Slots that run at a time, each on its own unit; how often they were tried before."""
+
+    slots: tuple[Slot, ...]
+    tries: int = 0
+
+
+class _Begun(NamedTuple):
+    """A turn whose attempts prepare; ``ended``: those that never started."""
+
+    turn: _Turn
+    live: list[_Live]
+    ended: list[AttemptEnd]
 
 
 @dataclass
@@ -92,7 +111,8 @@ class Campaign:
     on_event: Say = lambda _: None
     id: str = field(default_factory=lambda: new_campaign_id())
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
-    _last: dict[Place, Process] = field(default_factory=dict)
+    _last: dict[Place, _Live] = field(default_factory=dict)
+    _alive: list[_Live] = field(default_factory=list)
     _total: int = 0
     _interrupts: Interrupts = field(default_factory=Interrupts)
 
@@ -116,11 +136,12 @@ class Campaign:
             ledger = self._open(slots, argv)
             try:
                 while slots:
-                    for together in self._together(slots):
-                        ends.extend(self._run_together(ledger, together))
+                    ends.extend(self._all(ledger, slots))
                     slots = follow(ends)
                     self._total += len(slots)
             finally:
+                for live in tuple(self._alive):
+                    self._interrupted(ledger, live, self._end(ledger, live))
                 ledger.append("closed")
         return ends
 
@@ -199,38 +220,53 @@ class Campaign:
         places = self.launcher.places()
         return places[slot.replay % len(places)]
 
-    def _run_together(self, ledger: Ledger, slots: Sequence[Slot]) -> list[AttemptEnd]:
-        ends = self._once(ledger, slots)
-        for end in tuple(ends):
-            for _ in range(self.limits.retries):
-                if end.state not in RETRIED:
-                    break
-                slot = end.slot
-                self.on_event(f"{slot.contract} replay {slot.replay}: {end.cause}; again")
-                (end,) = self._once(ledger, [slot])
-                ends.append(end)
-        return ends
+    def _all(self, ledger: Ledger, slots: Sequence[Slot]) -> Iterator[AttemptEnd]:
+        """Run every slot, and again what may be retried.
 
-    def _once(self, ledger: Ledger, slots: Sequence[Slot]) -> list[AttemptEnd]:
-        """One attempt of each slot, all at a time."""
-        ends: list[AttemptEnd] = []
-        live: list[_Live] = []
-        try:
-            for slot in slots:
-                begun = self._begin(ledger, slot)
-                if isinstance(begun, AttemptEnd):
-                    ends.append(begun)
-                else:
-                    live.append(begun)
-            for one in live[1:]:  # the first goes when it is waited for
-                one.running.go()
-            while live:
-                ends.append(self._watch(ledger, live.pop(0)))
-        except BaseException:
-            for one in live:
-                self._interrupted(ledger, one, self._end(ledger, one))
-            raise
-        return ends
+        While replays run on devices, those of the next turn prepare beside them.
+        """
+        turns = deque(_Turn(tuple(group)) for group in self._together(slots))
+        ahead: _Begun | None = None
+        while ahead or turns:
+            now = ahead or self._begin_turn(ledger, turns.popleft())
+            self._let_go(ledger, now)
+            beside = bool(turns) and self._may_overlap(now.turn, turns[0])
+            ahead = self._begin_turn(ledger, turns.popleft()) if beside else None
+            ended = [*now.ended, *(self._watch(ledger, live) for live in now.live)]
+            yield from ended
+            turns.extendleft(reversed(list(self._again(now.turn, ended))))
+
+    def _again(self, turn: _Turn, ended: Sequence[AttemptEnd]) -> Iterator[_Turn]:
+        for end in ended:
+            if end.state in RETRIED and turn.tries < self.limits.retries:
+                self.on_event(f"{end.slot.contract} replay {end.slot.replay}: {end.cause}; again")
+                yield _Turn((end.slot,), turn.tries + 1)
+
+    def _may_overlap(self, now: _Turn, following: _Turn) -> bool:
+        """Preparing uses processor and memory: beside a replay on the CPU it would disturb it."""
+        both = (*now.slots, *following.slots)
+        if not self.limits.overlap or not all(map(self._on_device, both)):
+            return False
+        threads: Counter[str] = Counter()
+        for slot in both:
+            threads[self.place_of(slot).node_label] += self._threads(slot.contract)
+        return all(threads[p.node_label] <= p.cpus for p in map(self.place_of, both))
+
+    def _on_device(self, slot: Slot) -> bool:
+        engine = self.contracts[slot.contract].loaded.contract.model.engine
+        return engine != "synthetic" and self.place_of(slot).device is not None
+
+    def _begin_turn(self, ledger: Ledger, turn: _Turn) -> _Begun:
+        begun = [self._begin(ledger, slot) for slot in turn.slots]
+        ended = [one for one in begun if isinstance(one, AttemptEnd)]
+        return _Begun(turn, [one for one in begun if isinstance(one, _Live)], ended)
+
+    def _let_go(self, ledger: Ledger, begun: _Begun) -> None:
+        """Whatever ran on their units before was watched to its end."""
+        for live in begun.live:
+            token = secrets.token_hex(16)
+            ledger.append("go", live.task.attempt, token=token, after=live.after)
+            live.running.go(token)
 
     def _begin(self, ledger: Ledger, slot: Slot) -> AttemptEnd | _Live:
         resolved = self.contracts[slot.contract]
@@ -249,11 +285,16 @@ class Campaign:
             raise
         process = vars(running.process)
         ledger.append("started", task.attempt, process=process, watcher=dict(running.watcher))
-        self._last[self.place_of(slot)] = running.process
-        return _Live(slot, task, running)
+        unit = self.place_of(slot)
+        before = self._last.get(unit)
+        live = _Live(slot, task, running, before and before.task.attempt)
+        self._last[unit] = live
+        self._alive.append(live)
+        running.prepare()
+        return live
 
     def _watch(self, ledger: Ledger, live: _Live) -> AttemptEnd:
-        slot, task, running = live
+        slot, task, running = live.slot, live.task, live.running
         failed: AttemptFailed | None = None
         digest = ""
         try:
@@ -263,9 +304,6 @@ class Campaign:
             failed = error
         except Exception as error:
             failed = AttemptFailed("engine-error", f"{type(error).__name__}: {error}"[:500])
-        except BaseException:
-            self._interrupted(ledger, live, self._end(ledger, live))
-            raise
         gone = self._end(ledger, live)
         if failed is None:
             failed = self._unacceptable(task, digest)
@@ -276,9 +314,12 @@ class Campaign:
         return self._give_up(ledger, slot, task, state, failed or unseen)
 
     def _start(self, task: ReplayTask, resolved: Resolved) -> Running:
-        threads = resolved.loaded.contract.determinism.num_threads
         environment = self.environment(task, resolved)
+        threads = self._threads(resolved.name)
         return self.launcher.start(task, environment, threads, self.limits.start_s)
+
+    def _threads(self, contract: str) -> int:
+        return self.contracts[contract].loaded.contract.determinism.num_threads
 
     def _asking(self) -> dict[str, str]:
         """For a process that loads nothing and must know what the slot's device can run; what it
@@ -323,8 +364,9 @@ class Campaign:
         self._give_up(ledger, live.slot, live.task, state, _INTERRUPTED)
 
     def _end(self, ledger: Ledger, live: _Live) -> Gone:
-        _, task, running = live
+        task, running = live.task, live.running
         gone = running.end(self.limits.end_s)
+        self._alive.remove(live)
         ledger.append(
             "gone",
             task.attempt,
@@ -361,6 +403,7 @@ class Campaign:
         work = slot.work or Work(self.purpose, self.samples, self.arms)
         ids = work.samples or resolved.dataset.ids
         own, place = self._own(contract, ids), self.place_of(slot)
+        before = self._last.get(place)
         return ReplayTask(
             attempt=attempt,
             campaign=self.id,
@@ -378,7 +421,7 @@ class Campaign:
             landing=str(self.landing.root.resolve()),
             scratch=str(self.scratch.resolve()),
             node_label=place.node_label,
-            predecessor=self._last.get(place),
+            predecessor=before and before.running.process,
             trace=work.trace,
             device=None if contract.model.engine == "synthetic" else place.device,
             vary=slot.vary,

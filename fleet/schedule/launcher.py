@@ -37,10 +37,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one attempt at a time may run: a node and, unless it is the CPU, one device of it."""
+    """Where one attempt at a time may run: a node with so many CPUs and, unless it is the CPU, one
+    device of it."""
 
     node_label: str
     device: Device | None
+    cpus: int = 1
 
 
 class Running(Protocol):
@@ -49,11 +51,18 @@ class Running(Protocol):
     process: Process
     watcher: Mapping[str, Any]
 
-    def go(self) -> None:
-        """Let it run, and return at once; several may run at a time."""
+    def prepare(self) -> None:
+        """Let it prepare, which touches no device, and return at once."""
+
+    def go(self, token: str) -> None:
+        """Let it load and run, once it is prepared, and return at once; several may run at a time.
+
+        Args:
+            token: says once that its unit is its own; a part of its evidence.
+        """
 
     def result(self, deadline_s: float) -> str:
-        """Let it run unless it does, and wait for the manifest; its digest as ``sha256:<hex>``.
+        """Wait for the manifest of one that was let go; its digest as ``sha256:<hex>``.
 
         Raises:
             AttemptFailed: with its cause, when the process died, raised, or took too long.

@@ -37,7 +37,8 @@ class Chain:
 
 @dataclass
 class Story:
-    """One attempt as the ledger tells it. ``fault`` overrides whatever its rows say."""
+    """One attempt as the ledger tells it, and life and death of the one before it on its unit.
+    ``fault`` overrides whatever its rows say."""
 
     attempt: str
     entries: list[Entry] = field(default_factory=list)
@@ -90,7 +91,9 @@ def _tell(chain: Chain, told: dict[str, Story]) -> None:
         if entry.attempt in planned:
             mine.setdefault(entry.attempt, []).append(entry)
     for attempt in sorted(mine.keys() - told.keys(), key=lambda a: mine[a][0].seq):
-        told[attempt] = Story(attempt, mine[attempt], chain.fault)
+        after = {str(e.body.get("after")) for e in mine[attempt] if e.kind == "go"}
+        before = [e for a in after for e in mine.get(a, ()) if e.kind in ("started", "gone")]
+        told[attempt] = Story(attempt, [*mine[attempt], *before], chain.fault)
 
 
 def _read(landing: Landing, campaign: str) -> Chain:

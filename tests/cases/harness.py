@@ -150,6 +150,12 @@ class CaseRunning:
     def __post_init__(self) -> None:
         self.process, self.watcher = self.child.process, self.child.watcher
 
+    def prepare(self) -> None:
+        self.child.prepare()
+
+    def go(self, token: str) -> None:
+        self.child.go(token)
+
     def result(self, deadline_s: float) -> str:
         if self.interrupt:
             time.sleep(0.1)

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from fleet.errors import AttemptFailed
+from fleet.evidence.landing import Landing
+from fleet.replay.task import Device
 from fleet.report.document import campaign_document
 from fleet.schedule.certify import certify
 from fleet.schedule.cluster import NODE_LABEL, RayCluster
+from fleet.schedule.driver import SLOT_ZERO, Campaign
 from tests.campaigns import CONTRACT, planned_in, write_configs, write_contract
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
@@ -45,3 +50,40 @@ def test_replays_on_two_nodes_at_a_time_agree_as_a_class(tmp_path: Path, address
         if manifest["contract"] == "mine":
             ran[manifest["unit"]["node_label"]] = manifest["freshness"]["scheduler"]["node"]
     assert len(set(ran.values())) == 2
+
+
+GPU = Device("GPU-1", "NVIDIA X", 0, 2**30)
+
+
+@pytest.fixture
+def one_gpu() -> Iterator[str]:
+    """A node of which Ray is told that it has a GPU; nothing here computes on one."""
+    cluster = Cluster()
+    cluster.add_node(num_cpus=2, num_gpus=1, include_dashboard=False)
+    yield str(cluster.address)
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def test_a_campaign_keeps_its_device_between_replays_and_waits_a_bounded_time_for_one(
+    tmp_path: Path, one_gpu: str
+) -> None:
+    write_configs(tmp_path / "configs")
+    _, planned, places = planned_in(tmp_path)
+    with RayCluster(one_gpu, "cpu") as launcher:
+        campaign = Campaign(
+            Landing.open(places.landing, create=True),
+            launcher,
+            {r.name: r for r in planned.named},
+            places.scratch,
+        )
+        task = replace(campaign.task(SLOT_ZERO, planned.named[0], "0" * 16), device=GPU)
+        first = launcher.start(task, {"FLEET_NONCE": "1"}, 1, 60)
+        second = launcher.start(task, {"FLEET_NONCE": "2"}, 1, 60)
+        assert first.process != second.process  # one prepares beside the other
+        for running in (first, second):
+            assert running.end(30).gone
+        assert ray.available_resources().get("GPU", 0) == 0  # still its own
+        other = replace(task, device=replace(GPU, uuid="GPU-2"))
+        with pytest.raises(AttemptFailed, match="no free device within 2 s"):
+            launcher.start(other, {"FLEET_NONCE": "3"}, 1, 2)

@@ -71,7 +71,7 @@ def told(found: list[AttemptEnd]) -> list[tuple[str, str | None]]:
     return [(end.state, end.cause.code if end.cause else None) for end in found]
 
 
-ONE_ATTEMPT = ["planned", "started", "gone", "accepted"]
+ONE_ATTEMPT = ["planned", "started", "go", "gone", "accepted"]
 
 
 def test_a_clean_campaign_is_two_attempts_one_after_the_other(tmp_path: Path) -> None:

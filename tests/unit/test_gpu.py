@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -227,3 +228,35 @@ def test_the_cuda_of_torch_is_read_from_its_version_file(
     (tmp_path / "version.py").write_text("cuda: Optional[str] = None\n")
     with pytest.raises(LookupError, match="without CUDA"):
         facts.cuda_of_torch()
+
+
+class FakeDriver:
+    """The CUDA driver, with a device whose primary context is in use or not."""
+
+    def __init__(self, code: int = 0, active: int = 0) -> None:
+        self.code, self.active = code, active
+
+    def cuDeviceGet(self, device: object, ordinal: int) -> int:
+        return self.code
+
+    def cuDevicePrimaryCtxGetState(self, device: object, flags: object, active: Any) -> int:
+        active._obj.value = self.active
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("driver", "wanted"),
+    [(FakeDriver(code=3), False), (FakeDriver(), False), (FakeDriver(active=1), True)],
+    ids=["nobody initialised the driver", "initialised", "in use"],
+)
+def test_a_process_uses_its_device_once_it_has_a_context_there(
+    monkeypatch: pytest.MonkeyPatch, driver: FakeDriver, wanted: bool
+) -> None:
+    monkeypatch.setattr(cuda, "_driver", lambda: driver)
+    assert cuda.context_exists() is wanted
+
+
+def test_a_driver_that_does_not_tell_cannot_be_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_driver", lambda: FakeDriver(code=999))
+    with pytest.raises(EvidenceError, match="cuDeviceGet: CUDA error 999"):
+        cuda.context_exists()

@@ -127,7 +127,9 @@ def entry(task: ReplayTask, imported: tuple[str, ...] = (), **environment: str) 
 
 def judged(task: ReplayTask, seen: AtEntry) -> str:
     try:
-        freshness.require_fresh(task, seen, freshness.observe(task, seen, {}, HostWatch()))
+        observed = freshness.at_entry(task, seen, {})
+        freshness.require_fresh(task, observed)
+        freshness.require_free(observed | freshness.before_loading(task, HostWatch(), "t"))
     except AttemptVoid as ended:
         return f"{ended.code}: {ended.text}"
     return "fresh"

@@ -57,13 +57,14 @@ def test_two_units_replay_at_a_time_and_agree(tmp_path: Path) -> None:
     assert [unit["replays"] for unit in verdict.units] == [1, 1]
     one, other = mine(launcher)
     assert (one.node_label, other.node_label) == ("left", "right")
-    assert launcher.going[-1] == other.attempt  # it ran while the first was waited for
+    assert launcher.did.index(("go", other.attempt)) < launcher.did.index(("end", one.attempt))
     told = [
         (e.kind, e.attempt) for e in entries(tmp_path) if e.attempt in (one.attempt, other.attempt)
     ]
     assert told == [
         ("planned", one.attempt), ("started", one.attempt),
         ("planned", other.attempt), ("started", other.attempt),
+        ("go", one.attempt), ("go", other.attempt),
         ("gone", one.attempt), ("accepted", one.attempt),
         ("gone", other.attempt), ("accepted", other.attempt),
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from fleet.contract.canonical import sha256, to_text
 from fleet.errors import EvidenceError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Entry, chain_folder, read_chain
-from fleet.evidence.manifest import Manifest
+from fleet.evidence.manifest import Manifest, Process
 from fleet.evidence.states import Cause
 from fleet.evidence.summarise import summarise
 from fleet.evidence.summary import STAGE_COLUMNS, AttemptSummary
@@ -214,6 +214,8 @@ def test_a_manifest_that_lies_about_its_types_does_not_stop_the_ingest(tmp_path:
 
 # freshness
 
+FREE = {"uuid": "GPU-1", "not_free": None, "seen_at_s": 1.5}
+
 
 @pytest.mark.parametrize(
     ("kind", "change", "code", "words"),
@@ -240,6 +242,12 @@ def test_freshness_is_judged_from_the_ledger(
         ({"nonce": "b" * 16}, "nonce"),
         ({"imported_at_entry": ["torch"]}, "torch"),
         ({"predecessor_gone": False}, "still lived"),
+        ({"token": "of another"}, "another token"),
+        ({"token": None}, "another token"),
+        ({"device_in_use_before_token": True}, "before the token"),
+        ({"device": FREE | {"seen_at_s": 0.5}}, "before it was seen free"),
+        ({"device": FREE | {"seen_at_s": 2.5}}, "before it was seen free"),
+        ({"predecessor": vars(Process("boot-0", "pid:[1]", 7, 7))}, "after the end of another"),
     ],
 )
 def test_freshness_is_judged_from_the_manifest(
@@ -248,6 +256,30 @@ def test_freshness_is_judged_from_the_manifest(
     landing = landed(tmp_path)
     rewrite_manifest(landing, lambda raw: raw["freshness"].update(change))
     void(landing, "not-fresh", words)
+
+
+def test_a_device_that_was_not_free_is_void(tmp_path: Path) -> None:
+    landing = landed(tmp_path)
+    busy = FREE | {"not_free": "processes [7] compute on it"}
+    rewrite_manifest(landing, lambda raw: raw["freshness"].update(device=busy))
+    void(landing, "device-not-free", "processes [7]")
+
+
+def test_a_token_that_the_ledger_never_gave_is_void(tmp_path: Path) -> None:
+    landing = landed(tmp_path)
+    entries = [e for e in read_chain(landing, "c1") if e.kind != "go"]
+    found = summarise(landing, A.attempt, entries)
+    assert found.cause is not None
+    assert (found.state, found.cause.code) == ("VOID", "not-fresh")
+
+
+def test_evidence_from_before_there_were_tokens_has_none_in_the_ledger_either(
+    tmp_path: Path,
+) -> None:
+    landing = landed(tmp_path)
+    rewrite_manifest(landing, lambda raw: raw["freshness"].pop("token"))
+    entries = [e for e in read_chain(landing, "c1") if e.kind != "go"]
+    assert summarise(landing, A.attempt, entries).state == "COMPLETE"
 
 
 @pytest.mark.parametrize(("kind", "words"), [("started", "saw the process"), ("gone", "the end")])

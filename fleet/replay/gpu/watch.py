@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from fleet.errors import AttemptVoid
-from fleet.replay.gpu import nvml
+from fleet.replay.gpu import cuda, nvml
 from fleet.replay.task import Device
 
 IDLE_LIMIT_BYTES = 1 << 30
@@ -35,6 +35,10 @@ EVERY_S = 0.5
 
 class HostWatch:
     """A replay on the CPU: there is no device to hold."""
+
+    def in_use_here(self) -> bool:
+        """There is nothing that could be."""
+        return False
 
     def wait_free(self) -> None:
         """Nothing to wait for."""
@@ -66,6 +70,10 @@ class DeviceWatch:
         self._readings: list[dict[str, Any]] = []
         self._sees_itself = False
         self._sampled_at = -EVERY_S
+
+    def in_use_here(self) -> bool:
+        """Did this process use the device before it was told to?"""
+        return cuda.context_exists()
 
     def wait_free(self, within_s: float = FREE_WITHIN_S) -> dict[str, Any]:
         """Wait until the device is free, or the time is over; what was seen. ``not_free`` is None

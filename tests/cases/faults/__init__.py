@@ -14,7 +14,9 @@ MODULES = (inputs, framework, generation, rows, process, stress)
 
 
 def __getattr__(name: str) -> Any:
-    for module in MODULES:
-        if name in vars(module):
-            return vars(module)[name]
-    raise AttributeError(name)
+    found = [vars(module)[name] for module in MODULES if name in vars(module)]
+    if not found:
+        raise AttributeError(name)
+    if any(other is not found[0] for other in found):
+        raise NameError(f"two faults are called {name}")
+    return found[0]

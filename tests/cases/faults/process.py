@@ -54,6 +54,19 @@ raises = _at_s05(lambda: _raise(RuntimeError("kernel launch failed")))
 hangs = _at_s05(lambda: time.sleep(600))
 
 
+def slow_load(task: ReplayTask, entry: AtEntry) -> None:
+    """Loading takes as long as another process needs to prepare beside it."""
+
+    def make(original: Any) -> Any:
+        def load(self: Any, *args: Any) -> Any:
+            time.sleep(3)
+            return original(self, *args)
+
+        return load
+
+    wrap(SyntheticEngine, "load", make)
+
+
 def _full(path: Any, data: bytes) -> NoReturn:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
