@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from fleet.errors import AttemptVoid
 
@@ -39,9 +39,6 @@ Wait = Callable[[], float]
 
 Launch = Callable[[], Wait]
 """Enqueues a launch and does not wait for it."""
-
-
-T = TypeVar("T")
 
 
 class NeighbourStream:
@@ -109,7 +106,7 @@ def neighbour_stream(opened: Callable[[], Launch] | None = None) -> Iterator[Nei
         AttemptVoid: stress-not-applied, when the thread failed and the block did not.
     """
     with ThreadPoolExecutor(1, "neighbour-stream") as thread:
-        launch = _outcome(thread.submit(_warm, opened or on_the_device))
+        launch: Launch = _outcome(thread.submit(_warm, opened or on_the_device))
         stream = NeighbourStream(thread, launch)
         try:
             yield stream
@@ -125,12 +122,13 @@ def _warm(opened: Callable[[], Launch]) -> Launch:
     return launch
 
 
-def _outcome(done: Future[T]) -> T:
-    error = done.exception()
+def _outcome(run: Future[Any]) -> Any:
+    """Waits for it; what failed in the thread rises here."""
+    error = run.exception()
     if error is not None:
         text = f"load: the neighbour stream failed: {type(error).__name__}: {error}"
         raise AttemptVoid("stress-not-applied", text) from error
-    return done.result()
+    return run.result()
 
 
 def on_the_device() -> Launch:
