@@ -24,7 +24,8 @@ MAX_BATCH = 8
 """Rows of a drawn batch, unless twice the contract's own are more."""
 
 NEIGHBOURS_PER_CORE = 2
-"""Busy neighbours, at most. Beside two on each core a replay gets a third of the time it wants."""
+"""Busy neighbours on the host, at most. Beside two on each core a replay gets a third of the time
+it wants."""
 
 PATTERNS = 254
 """Bytes 1 to 254. glibc fills with the complement of a byte, which for 255 is the zero that fresh
@@ -49,7 +50,7 @@ RULE, USE_CACHE = "decoding.generation_config", "use_cache"
 WORDS: Mapping[str, str] = {
     "batch": "batch",
     "cache": "key-value cache",
-    "load": "load of the host",
+    "load": "load of the machine",
     "memory": "memory contents",
     "order": "order",
     "threads": "number of threads",
@@ -57,8 +58,8 @@ WORDS: Mapping[str, str] = {
 
 Varied = Mapping[str, Any]
 """Name -> value: ``order`` a seed, ``batch`` ``{size, seed}``, ``threads`` a number, ``memory`` a
-byte, ``load`` a number of busy neighbours, ``cache`` whether there is one. Empty for a reference
-and for an exact repeat."""
+byte, ``load`` a number of busy neighbours on the host (a device has its stream beside them),
+``cache`` whether there is one. Empty for a reference and for an exact repeat."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,12 @@ NEIGHBOURS_SHARE = 0.05
 beside t threads at least n / (n + t) of a core, half of it for one beside one: a tenth of that
 leaves room for whatever else the host does, and none for neighbours that slept or were stopped."""
 
+STREAM_SHARE = 0.5
+"""Of the time in which samples ran, that the device had a launch of the neighbour stream at work.
+Its queue is made never to run dry, so that the share is near one; with less than half of it, most
+of the replay's kernels may have had the device to themselves. The other half leaves room for a host
+that is so busy that the thread comes late."""
+
 
 @dataclass
 class Ran:
@@ -128,9 +134,8 @@ def _cache_short(value: Any, counters: Mapping[str, Any], _: bool) -> str | None
 
 
 def _load_short(value: Any, counters: Mapping[str, Any], on_device: bool) -> str | None:
-    """All of them at work until the last sample had run, and given the time to be felt."""
-    if on_device:
-        return "neighbours on the host do not load the device"
+    """All of them at work until the last sample had run, and given the time to be felt. They do not
+    load a device: there a stream has to show the same."""
     running, cpu_s, wall_s = (counters.get(key) for key in ("running", "cpu_s", "wall_s"))
     if running != value:
         return f"{running} neighbours ran to the end, planned {value}"
@@ -138,6 +143,19 @@ def _load_short(value: Any, counters: Mapping[str, Any], on_device: bool) -> str
         return f"no times, but {cpu_s!r} and {wall_s!r}"
     if not 0 < NEIGHBOURS_SHARE * wall_s < cpu_s:
         return f"neighbours burned {cpu_s:g} s of CPU while samples ran for {wall_s:g} s"
+    return _stream_short(counters) if on_device else None
+
+
+def _stream_short(counters: Mapping[str, Any]) -> str | None:
+    names = "device_launches", "device_busy_ms", "device_wall_s"
+    launches, busy_ms, wall_s = (counters.get(name) for name in names)
+    if type(launches) is not int or type(busy_ms) is not float or type(wall_s) is not float:
+        return f"no counts of the device, but {launches!r}, {busy_ms!r} and {wall_s!r}"
+    if launches < 1:
+        return "no launch of the neighbour stream was completed on the device"
+    if not 0 < STREAM_SHARE * wall_s <= busy_ms / 1000:
+        busy = f"kept the device busy for {busy_ms / 1000:g} s"
+        return f"the neighbour stream {busy} while samples ran for {wall_s:g} s"
     return None
 
 

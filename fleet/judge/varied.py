@@ -25,7 +25,7 @@ SHAPE_OR_ORDER = "shape-dependent or order-dependent, repeatable"
 DEPENDS: Mapping[str, tuple[str, str]] = {
     "batch": ("shape-dependent, repeatable", "with the contract's own batch"),
     "cache": ("depends on the key-value cache", "with the contract's own use_cache"),
-    "load": ("depends on the load of the host", "without neighbours"),
+    "load": ("depends on the load of the machine", "without neighbours"),
     "memory": ("depends on what memory held before", "with memory left alone"),
     "order": ("depends on the order of the samples", "in the contract's own order"),
     "threads": (

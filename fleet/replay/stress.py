@@ -2,14 +2,14 @@
 
 Order, batches and threads follow from the varied contract and the batch plan; here their evidence
 is gathered, memory is probed before the first generation and after the last one, and in between
-busy neighbours run beside it. A replay whose counters are short ends as VOID: agreement of replays
-that were not varied proves nothing.
+busy neighbours run beside it, on the host and on the device that it has. A replay whose counters
+are short ends as VOID: agreement of replays that were not varied proves nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from fleet.contract.model import Contract
 from fleet.contract.vary import Own
 from fleet.errors import AttemptVoid
 from fleet.evidence.stress import THREADS, Ran, cache_in_force, shortfall, to_show
+from fleet.replay.gpu.neighbour_stream import neighbour_stream
 from fleet.replay.memory import probe_host
 from fleet.replay.neighbours import neighbours
 from fleet.replay.task import ReplayTask
@@ -52,9 +53,12 @@ class Stress:
         if "load" not in self.task.varied:
             yield
             return
-        with neighbours(self.task.varied["load"]) as beside:
+        with ExitStack() as stack:
+            beside = stack.enter_context(neighbours(self.task.varied["load"]))
+            on_device = self.task.device is not None
+            stream = stack.enter_context(neighbour_stream()) if on_device else None
             yield
-            self._load = beside.counters()
+            self._load = beside.counters() | (stream.counters() if stream else {})
 
     def at_the_end(
         self,

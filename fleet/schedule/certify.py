@@ -18,7 +18,7 @@ from fleet.evidence.states import Purpose
 from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
 from fleet.schedule.adaptive import UntilBound
-from fleet.schedule.claims import Claims, claims_of, own_claim, require_host
+from fleet.schedule.claims import Claims, claims_of, own_claim
 from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.plan import MUST, TRACED, Slot, Work, controls_for, plan
@@ -267,7 +267,6 @@ def run_request(
         arms=request.arms,
         on_event=say,
     )
-    require_host(planned.named, planned.claims, launcher.place().device is not None)
     campaign.preflight()
     landing = Landing.open(places.landing, create=True)
     # What could stop the ingest at the end is found before hours of replays, not after.

@@ -48,30 +48,6 @@ def claims_of(
     return found
 
 
-def require_host(named: Sequence[Resolved], claims: Claims, on_device: bool) -> None:
-    """Busy neighbours run on the host: a device that they do not load would pass for loaded.
-
-    Args:
-        named: the contracts.
-        claims: of each.
-        on_device: replays are given a device.
-
-    Raises:
-        ContractError: a claim about load, of a contract that runs on a device.
-    """
-    for resolved in named:
-        contract = resolved.loaded.contract
-        loaded = any("load" in vary for vary in claims.get(resolved.name, ()))
-        if on_device and loaded and contract.model.engine != "synthetic":
-            raise ContractError(
-                str(resolved.loaded.path),
-                "require.vary",
-                "no load on a device: its neighbours would run on the host",
-                '"load": not supported by this version',
-                'leave out "load", or run on the CPU (FLEET_DEVICE=cpu)',
-            )
-
-
 def _require_possible(resolved: Resolved, vary: tuple[str, ...]) -> None:
     contract, where = resolved.loaded.contract, str(resolved.loaded.path)
     refuse_vary(contract, vary, where)

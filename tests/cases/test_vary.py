@@ -39,7 +39,7 @@ def test_memory_is_filled_in_one_replay_and_left_alone_in_the_other(outcome: Out
 
 @pair(spec=LOAD)
 def test_a_contract_that_takes_no_notice_passes_beside_busy_neighbours(outcome: Outcome) -> None:
-    expect_pass(outcome, "under varied load of the host")
+    expect_pass(outcome, "under varied load of the machine")
 
 
 @pair({1: "neighbours_asleep"}, spec=LOAD)

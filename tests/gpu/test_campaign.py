@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fleet.evidence.stress import STREAM_SHARE
 from fleet.replay.task import Device
 
 PINNED = """extends = "tiny-awq-torch"
@@ -87,3 +88,15 @@ def test_a_race_on_the_device_is_traced_to_its_module(work: Path) -> None:
     assert document["exit"] == 1
     assert entry["culprit"]["path"] == "model.layers.0.self_attn.k_proj"
     assert entry["culprit"]["kind"] == "race"
+
+
+@pytest.mark.usefixtures("certified")
+def test_load_is_varied_on_the_device_and_on_its_host(work: Path) -> None:
+    document = fleet(work, "certify", "pinned", "--vary", "load")
+    (entry,) = document["contracts"]
+    assert (document["exit"], entry["verdict"], entry["vary"]) == (0, "PASS", ["load"])
+    (varied,) = (m for m in manifests(work, "pinned") if m.get("varied"))
+    load = varied["stress"]["load"]
+    assert load["running"] == varied["varied"]["load"]
+    assert load["device_launches"] > 0
+    assert load["device_busy_ms"] / 1000 > STREAM_SHARE * load["device_wall_s"] > 0

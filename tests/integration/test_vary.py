@@ -101,7 +101,7 @@ def certified(
         ),
         pytest.param(
             "crowded_linear", LOAD, ORDER,
-            "depends on the load of the host: all 3 replays without neighbours agree",
+            "depends on the load of the machine: all 3 replays without neighbours agree",
             marks=pytest.mark.slow,
         ),
         pytest.param(
@@ -146,7 +146,7 @@ def test_a_clean_contract_passes_with_several_varied_at_once_and_says_so(tmp_pat
     verdict = certified(tmp_path, "ordered_linear", (several,))[several]
     assert (verdict.verdict, verdict.vary) == ("PASS", several)
     assert verdict.reason.endswith(
-        "under varied load of the host, memory contents, order and number of threads"
+        "under varied load of the machine, memory contents, order and number of threads"
     )
     reference, varied = manifests(tmp_path)
     assert (reference.varied, reference.stress) == ({}, {})

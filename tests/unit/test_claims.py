@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from fleet.contract.vary import VARIES
 from fleet.errors import ContractError, UsageError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import campaigns, read_chain
-from fleet.schedule.claims import require_host
 from tests.campaigns import (
     ORDERED,
     FakeLauncher,
@@ -121,22 +119,6 @@ def test_what_this_dataset_cannot_vary_and_a_trace_beside_it_are_refused(tmp_pat
     with pytest.raises(UsageError) as refused:
         planned_in(tmp_path, "toy", trace="always", claims=(("order",),))
     assert refused.value.key == "--trace"
-
-
-def test_load_is_refused_on_a_device_that_it_would_not_reach(tmp_path: Path) -> None:
-    write_configs(tmp_path / "configs")
-    _, planned, _ = planned_in(tmp_path, "toy", claims=(("load", "order"),))
-    (toy,) = planned.named
-    require_host([toy], planned.claims, on_device=True)  # the engine is never given one
-    own = toy.loaded.contract
-    torch = own.model_copy(update={"model": own.model.model_copy(update=TORCH)})
-    real = replace(toy, loaded=replace(toy.loaded, contract=torch))
-    require_host([real], planned.claims, on_device=False)
-    require_host([real], {"toy": ((), ("order",))}, on_device=True)
-    with pytest.raises(ContractError) as error:
-        require_host([real], planned.claims, on_device=True)
-    assert error.value.key == "require.vary"
-    assert "neighbours would run on the host" in error.value.expected
 
 
 def test_one_campaign_gives_each_claim_its_own_verdict(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ BATCH = {"sizes": [1, 3], "other_mates": 4, "samples": 5}
 THREADS = {"at_load": 2, "at_end": 2}
 CACHE = {"in_force": False, "cached": 0, "uncached": 7, "unclear": 0}
 LOAD = {"running": 3, "cpu_s": 0.6, "wall_s": 1.0}
+STREAM = {"device_launches": 700, "device_busy_ms": 990.0, "device_wall_s": 1.0}
 MEMORY = {"byte": 9, "blocks": 12, "filled": 12}
 VARIED: dict[str, Any] = {
     "order": "ab", "batch": {"size": 3, "seed": "cd"}, "threads": 2, "memory": 9,
@@ -102,8 +103,37 @@ def test_a_reference_shows_its_own_cache_and_an_exact_repeat_nothing() -> None:
         Stress(task, Ran(OWN)).at_the_end({}, rule)
 
 
-def test_neighbours_on_the_host_are_no_load_of_a_device() -> None:
-    assert "do not load the device" in (shortfall({"load": 3}, STRESS, on_device=True) or "")
+def test_neighbours_on_the_host_are_no_load_of_a_device_and_its_stream_is_none_of_the_host() -> (
+    None
+):
+    without = shortfall({"load": 3}, STRESS, on_device=True)
+    assert without == "load: no counts of the device, but None, None and None"
+    assert shortfall({"load": 3}, {"load": LOAD | STREAM}, on_device=True) is None
+    assert "no times" in (shortfall({"load": 3}, {"load": STREAM | {"running": 3}}, True) or "")
+    asleep = LOAD | STREAM | {"cpu_s": 0.0}
+    assert "burned 0 s of CPU" in (shortfall({"load": 3}, {"load": asleep}, on_device=True) or "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"device_launches": 0, "device_busy_ms": 0.0}, "no launch of the neighbour stream"),
+        ({"device_launches": 0}, "no launch of the neighbour stream"),
+        ({"device_launches": True}, "no counts of the device, but True, 990.0 and 1.0"),
+        ({"device_launches": None}, "no counts of the device, but None"),
+        ({"device_busy_ms": None}, "no counts of the device, but 700, None"),
+        ({"device_wall_s": None}, "no counts of the device, but 700, 990.0 and None"),
+        ({"device_busy_ms": 499.0}, "kept the device busy for 0.499 s while samples ran for 1 s"),
+        ({"device_wall_s": 2.0}, "kept the device busy for 0.99 s while samples ran for 2 s"),
+        ({"device_wall_s": 0.0}, "while samples ran for 0 s"),
+        ({"device_wall_s": -1.0, "device_busy_ms": -1.0}, "while samples ran for -1 s"),
+        ({"device_busy_ms": float("nan")}, "kept the device busy for nan s"),
+    ],
+)
+def test_a_stream_that_left_the_device_idle_is_short(changes: dict[str, Any], words: str) -> None:
+    counters = {"load": LOAD | STREAM | changes}
+    assert words in (shortfall({"load": 3}, counters, on_device=True) or "")
+    assert shortfall({"load": 3}, counters, on_device=False) is None
 
 
 def test_on_a_device_half_of_its_fresh_blocks_must_hold_the_pattern() -> None:
