@@ -23,7 +23,9 @@ from rich.table import Table
 from fleet.errors import FleetError
 from tests.bench.result import Result, figure
 
-BENCHES = ("cost", "trace", "always_on", "fixed", "memory", "ingest", "queries", "digests")
+BENCHES = (
+    "cost", "trace", "always_on", "fixed", "turnover", "memory", "ingest", "queries", "digests",
+)  # fmt: skip
 """Each is the module ``bench_<name>`` with a function ``run(quick)``."""
 
 COULD_NOT_RUN = 3

@@ -22,7 +22,7 @@ from fleet.evidence.ledger import Entry, read_chain
 from fleet.evidence.manifest import Manifest
 from fleet.replay.checkpoint import default_cache, silent
 from fleet.schedule.cluster import RayCluster
-from fleet.schedule.driver import Campaign
+from fleet.schedule.driver import Campaign, Limits
 from fleet.schedule.plan import plan
 from fleet.schedule.resolve import resolve_contract
 from tests.bench.result import Result
@@ -42,6 +42,7 @@ def bench(launcher: RayCluster, name: str, replays: int, folder: Path) -> Result
         launcher=launcher,
         contracts={resolved.name: resolved},
         scratch=folder / "scratch",
+        limits=Limits(overlap=False),  # one that waits for another costs nothing
         samples=resolved.dataset.ids[:SAMPLES],
     )
     ends = campaign.run(plan([(resolved.name, replays)], []))
