@@ -161,8 +161,8 @@ class Instead:
     vary: Annotated[
         list[str] | None,
         typer.Option(
-            help="What replays vary, not the contract's own: batch, cache, load, memory, order, "
-            "threads, joined by commas, or none; repeatable, one claim each."
+            help="What replays vary, not the contract's own: batch, cache, kernel_cache, load, "
+            "memory, order, threads, joined by commas, or none; repeatable, one claim each."
         ),
     ] = None
 

@@ -62,6 +62,13 @@ print(json.dumps(answer), file=channel, flush=True)
 sys.stdin.read()  # it lives until it is ended, as an actor does
 """
 
+WARM = """
+import json, sys
+from fleet.replay.worker import warm_in_this_process
+found = warm_in_this_process(json.loads(sys.stdin.readline()))
+print(json.dumps(found), flush=True)
+"""
+
 
 @dataclass
 class RunningChild:
@@ -162,6 +169,23 @@ class ProcessLauncher:
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]
     ) -> list[Problem]:
         return []
+
+    def prewarm(
+        self, task: ReplayTask, environment: Mapping[str, str], num_cpus: int, deadline_s: float
+    ) -> dict[str, Any]:
+        given = {k: v for k, v in os.environ.items() if not k.startswith("FLEET_")}
+        run = subprocess.run(
+            [sys.executable, "-c", WARM],
+            env=given | {**environment, "PYTHONPATH": str(ROOT)},
+            input=json.dumps(task.to_json()) + "\n",
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            timeout=deadline_s,
+            check=True,
+        )
+        found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+        return found
 
     def start(
         self,

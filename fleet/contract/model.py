@@ -180,8 +180,13 @@ FAULTS = (
     "threaded_linear",
     "crowded_linear",
     "uninitialized_linear",
+    "compiled_linear",
+    "recompiled_linear",
 )
 """Kinds of injected linears: what they do is said where they are."""
+
+COMPILED = ("compiled_linear:", "recompiled_linear:")
+"""How the injected linears begin that put something into the kernel cache."""
 
 
 class Control(Table):

@@ -59,15 +59,20 @@ def _refuse_varied(contract: Contract, vary: Sequence[str], where: str) -> None:
     if contract.require.grade == "modules":
         grades = "a grade up to logits beside vary"
         raise _unsupported(where, "require.grade", grades, '"modules"', 'write grade = "logits"')
-    if contract.model.engine == "synthetic" and "threads" in vary:
-        no_threads = "nothing but batch, load, memory and order (the engine has no threads)"
-        raise _unsupported(where, "require.vary", no_threads, '"threads"', fix)
-    if contract.model.engine == "synthetic" and "cache" in vary:
-        no_cache = "nothing but batch, load, memory and order (the engine has no key-value cache)"
-        raise _unsupported(where, "require.vary", no_cache, '"cache"', fix)
+    for name, lacks in _SYNTHETIC_LACKS.items():
+        if contract.model.engine == "synthetic" and name in vary:
+            others = f"nothing but batch, load, memory and order (the engine has no {lacks})"
+            raise _unsupported(where, "require.vary", others, f'"{name}"', fix)
     if contract.decoding.max_new_tokens < 2 and "cache" in vary:
         second = "a second new token beside cache: the first is made without one"
         raise ContractError(where, "decoding.max_new_tokens", second, "1", "write more, or " + fix)
+
+
+_SYNTHETIC_LACKS = {
+    "threads": "threads",
+    "cache": "key-value cache",
+    "kernel_cache": "compiled kernels",
+}
 
 
 def _refuse_synthetic(contract: Contract, where: str) -> None:

@@ -67,7 +67,7 @@ chat = true                               # wrap the prompt in the model's chat 
 grade = "logits"                          # metric | prediction | tokens | logits
 scope = "same-unit"
 replays = 2
-vary = []                                 # [] exact repeat | batch, cache, load, memory, ...
+vary = []                                 # [] exact repeat | batch, cache, kernel_cache, ...
 valid_days = 30
 """
 

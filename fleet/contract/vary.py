@@ -17,7 +17,7 @@ from fleet.contract.canonical import sha256
 from fleet.contract.model import Contract
 from fleet.errors import UsageError
 
-VARIES: tuple[str, ...] = ("batch", "cache", "load", "memory", "order", "threads")
+VARIES: tuple[str, ...] = ("batch", "cache", "kernel_cache", "load", "memory", "order", "threads")
 """What this version can vary; sorted, as a claim is."""
 
 MAX_BATCH = 8
@@ -31,7 +31,11 @@ PATTERNS = 254
 """Bytes 1 to 254. glibc fills with the complement of a byte, which for 255 is the zero that fresh
 memory holds anyway, and takes 0 for "do not fill"."""
 
+KERNELS_AT_LOAD, KERNELS_AT_END = "kernel_cache_at_load", "kernel_cache_at_end"
+"""Effective settings: digests of the folder of compiled kernels."""
+
 EXEMPT: Mapping[str, frozenset[str]] = {
+    "kernel_cache": frozenset({KERNELS_AT_LOAD, KERNELS_AT_END}),
     "threads": frozenset(
         {
             "env.OMP_NUM_THREADS",
@@ -40,7 +44,7 @@ EXEMPT: Mapping[str, frozenset[str]] = {
             "torch.num_threads",
             "torch.parallel_info",
         }
-    )
+    ),
 }
 """Effective settings that follow from a varied value, so that they cannot be equal."""
 
@@ -50,6 +54,7 @@ RULE, USE_CACHE = "decoding.generation_config", "use_cache"
 WORDS: Mapping[str, str] = {
     "batch": "batch",
     "cache": "key-value cache",
+    "kernel_cache": "kernel cache",
     "load": "load of the machine",
     "memory": "memory contents",
     "order": "order",
@@ -59,7 +64,8 @@ WORDS: Mapping[str, str] = {
 Varied = Mapping[str, Any]
 """Name -> value: ``order`` a seed, ``batch`` ``{size, seed}``, ``threads`` a number, ``memory`` a
 byte, ``load`` a number of busy neighbours on the host (a device has its stream beside them),
-``cache`` whether there is one. Empty for a reference and for an exact repeat."""
+``cache`` whether there is one, ``kernel_cache`` which one. Empty for a reference and for an exact
+repeat."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +77,14 @@ class Own:
     num_samples: int
     cores: int
     use_cache: bool = True
+    kernel_cache: str = "cold"
 
     @classmethod
     def of(cls, contract: Contract, num_samples: int, cores: int) -> Own:
         """Those of one contract over so many samples."""
-        rule = contract.decoding.batch_size, contract.determinism.num_threads
-        return cls(*rule, num_samples, cores, contract.decoding.use_cache)
+        decoding, settings = contract.decoding, contract.determinism
+        bounds = decoding.batch_size, settings.num_threads, num_samples, cores
+        return cls(*bounds, decoding.use_cache, settings.kernel_cache)
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,8 @@ def _drawn(name: str, names: Sequence[str], nonce: str, own: Own) -> Any:
         return seed
     if name == "cache":
         return not own.use_cache
+    if name == "kernel_cache":
+        return other_kernels(own.kernel_cache)
     if name == "memory":
         return 1 + number % PATTERNS
     if name == "load":
@@ -121,6 +131,11 @@ def _drawn(name: str, names: Sequence[str], nonce: str, own: Own) -> Any:
         return others[number % len(others)]
     sizes = _batch_sizes(own, names)
     return {"size": sizes[number % len(sizes)], "seed": seed}
+
+
+def other_kernels(own: str) -> str:
+    """``pinned`` for ``cold``, ``cold`` for ``pinned``."""
+    return "pinned" if own == "cold" else "cold"
 
 
 def _thread_counts(own: Own) -> list[int]:
@@ -203,6 +218,8 @@ def varied_contract(contract: Contract, varied: Varied) -> Contract:
         decoding = decoding.model_copy(update={USE_CACHE: varied["cache"]})
     if "threads" in varied:
         settings = settings.model_copy(update={"num_threads": varied["threads"]})
+    if "kernel_cache" in varied:
+        settings = settings.model_copy(update={"kernel_cache": varied["kernel_cache"]})
     return contract.model_copy(update={"decoding": decoding, "determinism": settings})
 
 

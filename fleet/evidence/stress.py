@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fleet.contract.canonical import digest_json, to_text
 from fleet.contract.vary import (
+    KERNELS_AT_END,
+    KERNELS_AT_LOAD,
     RULE,
     USE_CACHE,
     Batch,
@@ -81,10 +84,11 @@ class Ran:
 def to_show(vary: Sequence[str], varied: Varied, own: Own) -> dict[str, Any]:
     """Name -> value that the counters must show.
 
-    A reference has nothing to show but its cache: where an engine never has one, or always, two
-    replays without a difference between them would agree.
+    A reference has nothing to show but its caches: where an engine never has a key-value cache, or
+    always, or compiles nothing, two replays without a difference between them would agree.
     """
-    return ({"cache": own.use_cache} if "cache" in vary else {}) | dict(varied)
+    shown = {"cache": own.use_cache, "kernel_cache": own.kernel_cache}
+    return {name: value for name, value in shown.items() if name in vary} | dict(varied)
 
 
 def shortfall(varied: Varied, stress: Mapping[str, Any], on_device: bool) -> str | None:
@@ -133,6 +137,27 @@ def _cache_short(value: Any, counters: Mapping[str, Any], _: bool) -> str | None
     return None
 
 
+def _kernels_short(value: Any, counters: Mapping[str, Any], _: bool) -> str | None:
+    """Compiled in a folder that was empty, or all there already and left as it was."""
+    load, end = counters.get("at_load"), counters.get("at_end")
+    if not isinstance(load, Mapping) or not isinstance(end, Mapping):
+        return f"no counts, but {load!r} and {end!r}"
+    if (seen := (load.get("in_force"), end.get("in_force"))) != (value, value):
+        return f"{value} planned, read back {seen[0]} and {seen[1]}"
+    if any(type(each.get(n)) is not int for each in (load, end) for n in ("files", "compiled")):
+        return f"no counts, but {dict(load)} and {dict(end)}"
+    if value == "pinned":
+        if load["compiled"] < 1:
+            return f"no compiled kernel in the pinned cache: {_NOTHING}"
+        return None if load == end else f"the pinned cache changed: {dict(load)}, then {dict(end)}"
+    if load["files"]:
+        return f"{load['files']} files in the private cache before anything was loaded"
+    return None if end["compiled"] > 0 else f"nothing was compiled in the private cache: {_NOTHING}"
+
+
+_NOTHING = "all kernels of this contract came compiled, so there are no others to vary them with"
+
+
 def _load_short(value: Any, counters: Mapping[str, Any], on_device: bool) -> str | None:
     """All of them at work until the last sample had run, and given the time to be felt. They do not
     load a device: there a stream has to show the same."""
@@ -175,6 +200,7 @@ def _memory_short(value: Any, counters: Mapping[str, Any], on_device: bool) -> s
 _SHORT = {
     "batch": _batch_short,
     "cache": _cache_short,
+    "kernel_cache": _kernels_short,
     "load": _load_short,
     "memory": _memory_short,
     "order": _order_short,
@@ -245,6 +271,8 @@ def check_stress(planned: Entry, manifest: Manifest, parts: Sequence[Path]) -> N
         raise EvidenceError("stress-not-applied", why)
     if "cache" in wanted:
         _check_cache(manifest, parts)
+    if "kernel_cache" in wanted:
+        _check_kernels(manifest, cold=wanted["kernel_cache"] == "cold")
 
 
 def cache_in_force(effective: Mapping[str, Any]) -> Any:
@@ -264,6 +292,16 @@ def _check_cache(manifest: Manifest, parts: Sequence[Path]) -> None:
     in_force = cache_in_force(manifest.effective_end)
     if counters["in_force"] is not in_force:
         raise EvidenceError("evidence-altered", f"use_cache {in_force} read back, not {counters}")
+
+
+def _check_kernels(manifest: Manifest, cold: bool) -> None:
+    """The digests of the folder say what the counters say."""
+    load, end = manifest.effective.get(KERNELS_AT_LOAD), manifest.effective_end.get(KERNELS_AT_END)
+    empty = to_text(digest_json({}))
+    told = load == empty != end if cold else load == end != empty
+    if not told or None in (load, end):
+        counters = manifest.stress["kernel_cache"]
+        raise EvidenceError("evidence-altered", f"kernels {load} and {end}, counted {counters}")
 
 
 def _as_planned(planned: Entry, own: Own, varied: Varied, parts: Sequence[Path]) -> Ran:

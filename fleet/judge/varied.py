@@ -25,6 +25,10 @@ SHAPE_OR_ORDER = "shape-dependent or order-dependent, repeatable"
 DEPENDS: Mapping[str, tuple[str, str]] = {
     "batch": ("shape-dependent, repeatable", "with the contract's own batch"),
     "cache": ("depends on the key-value cache", "with the contract's own use_cache"),
+    "kernel_cache": (
+        "depends on what the kernels were compiled to",
+        "with the contract's own kernel_cache",
+    ),
     "load": ("depends on the load of the machine", "without neighbours"),
     "memory": ("depends on what memory held before", "with memory left alone"),
     "order": ("depends on the order of the samples", "in the contract's own order"),

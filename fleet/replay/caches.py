@@ -7,7 +7,9 @@ variables are paths, so they are no part of the platform.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fleet.contract.canonical import digest_json
 from fleet.contract.model import Contract
@@ -54,9 +56,12 @@ def pinned_kernels(scratch: Path) -> Path:
     return scratch / "kernels"
 
 
+def _roots(scratch: Path, attempt: str) -> dict[str, Path]:
+    return {"pinned": pinned_kernels(scratch), "cold": scratch / attempt / "kernels"}
+
+
 def _root(contract: Contract, scratch: Path, attempt: str) -> Path:
-    pinned = contract.determinism.kernel_cache == "pinned"
-    return pinned_kernels(scratch) if pinned else scratch / attempt / "kernels"
+    return _roots(scratch, attempt)[contract.determinism.kernel_cache]
 
 
 def kernels_digest(contract: Contract, scratch: Path, attempt: str) -> bytes:
@@ -66,6 +71,42 @@ def kernels_digest(contract: Contract, scratch: Path, attempt: str) -> bytes:
 
 def kernel_files(root: Path) -> dict[str, str]:
     """Name -> digest of every compiled-kernel file: shared objects, their sources, binaries."""
+    return {str(p.relative_to(root)): file_sha256(p) for p in _files(root)}
+
+
+def counted(scratch: Path, attempt: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """What lies where a process keeps its kernels.
+
+    Args:
+        given: the environment of the process, which says where that is.
+
+    Returns:
+        ``in_force``: which of the two caches, or ``neither``; ``files`` in it; ``compiled``: those
+        of them that are machine code.
+    """
+    named = {name: given.get(name) for name in KERNEL_FOLDERS}
+    for kind, root in _roots(scratch, attempt).items():
+        if named == kernel_folders(root):
+            files = _files(root)
+            compiled = sum(_is_code(path, root) for path in files)
+            return {"in_force": kind, "files": len(files), "compiled": compiled}
+    return {"in_force": "neither", "files": 0, "compiled": 0}
+
+
+def _files(root: Path) -> list[Path]:
     files = sorted(p for p in root.rglob("*") if p.is_file()) if root.exists() else []
-    kept = (p for p in files if not p.name.endswith(BOOKKEEPING))
-    return {str(p.relative_to(root)): file_sha256(p) for p in kept}
+    return [p for p in files if not p.name.endswith(BOOKKEEPING)]
+
+
+HELPERS = ("cuda_utils.", "__triton_launcher.")
+"""How shared objects begin that Triton builds for itself, whatever kernel it launches
+(triton/backends/nvidia/driver.py)."""
+
+
+def _is_code(path: Path, root: Path) -> bool:
+    """Shared objects and cubins are ELF files; what CUDA's driver compiles has a form of its own,
+    and an index beside it."""
+    if path.is_relative_to(root / KERNEL_FOLDERS["CUDA_CACHE_PATH"]):
+        return path.name != "index"
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF" and not path.name.startswith(HELPERS)

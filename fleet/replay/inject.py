@@ -7,7 +7,7 @@ operating system's entropy at every call (no seed reaches it), as atomic adds on
 
 The other linears agree with themselves in every exact repeat and depend on one thing that a set of
 replays can vary: the batch, the sample before, the number of threads, a busy host, what memory held
-before.
+before, what its code was compiled to (``compiled_linear.py``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import nn
 from fleet.contract.canonical import sha256
 from fleet.contract.model import BY_NONCE, Contract
 from fleet.errors import ContractError
+from fleet.replay.compiled_linear import CompiledLinear, RecompiledLinear
 
 NUM_CHUNKS = 8
 
@@ -127,7 +128,7 @@ class UninitializedLinear(OrderedLinear):
         return super().forward(x) + float(workspace[WORKSPACE_BYTES // 2]) / 64
 
 
-_KINDS: dict[str, type[ChunkedLinear]] = {
+_KINDS: dict[str, type[ChunkedLinear] | type[RecompiledLinear]] = {
     "racy_linear": RacyLinear,
     "ordered_linear": OrderedLinear,
     "batch_linear": BatchLinear,
@@ -135,6 +136,8 @@ _KINDS: dict[str, type[ChunkedLinear]] = {
     "threaded_linear": ThreadedLinear,
     "crowded_linear": CrowdedLinear,
     "uninitialized_linear": UninitializedLinear,
+    "compiled_linear": CompiledLinear,
+    "recompiled_linear": RecompiledLinear,
 }
 
 

@@ -24,7 +24,7 @@ import fleet
 from fleet.contract.canonical import to_text
 from fleet.contract.model import Contract
 from fleet.contract.parsers import Parser
-from fleet.contract.vary import environment, varied_contract
+from fleet.contract.vary import KERNELS_AT_END, KERNELS_AT_LOAD, environment, varied_contract
 from fleet.errors import AttemptEnded, AttemptVoid, EvidenceError, UsageError
 from fleet.evidence.landing import file_sha256, write_once
 from fleet.evidence.manifest import Manifest
@@ -152,10 +152,11 @@ class Replay:
         seen.freshness |= freshness.before_loading(task, watch, token)
         freshness.require_free(seen.freshness)
         kernels = _kernels(task, contract)
+        stress.before_load()
         seen.freshness["device_first_used_after_s"] = since_boot_s()
         _load(task, contract, engine, ready.on_disk.digests, seen)
         pinned.require_untouched(ready.checkpoint, ready.on_disk)
-        seen.effective["kernel_cache_at_load"] = kernels
+        seen.effective[KERNELS_AT_LOAD] = kernels
         seen.volatile["load_s"] = self._mark()
         stress.after_load()
         ran = stress.ran if task.varied else None
@@ -234,7 +235,7 @@ def _kernels(task: ReplayTask, contract: Contract) -> str:
 def _require_kernels(task: ReplayTask, contract: Contract, before: str, seen: _Progress) -> None:
     """A pinned kernel cache is read-only: the claim is "given these kernels"."""
     after = _kernels(task, contract)
-    seen.effective_end["kernel_cache_at_end"] = after
+    seen.effective_end[KERNELS_AT_END] = after
     if contract.determinism.kernel_cache == "pinned" and after != before:
         raise AttemptVoid("setting-not-in-force", "the pinned kernel cache changed in the replay")
 

@@ -8,15 +8,18 @@ are short ends as VOID: agreement of replays that were not varied proves nothing
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fleet.contract.model import Contract
 from fleet.contract.vary import Own
 from fleet.errors import AttemptVoid
 from fleet.evidence.stress import THREADS, Ran, cache_in_force, shortfall, to_show
+from fleet.replay import caches
 from fleet.replay.gpu.neighbour_stream import neighbour_stream
 from fleet.replay.memory import probe_host
 from fleet.replay.neighbours import neighbours
@@ -26,17 +29,23 @@ from fleet.replay.task import ReplayTask
 @dataclass
 class Stress:
     """The counters of one replay; all empty for an exact repeat, and for a reference but for its
-    cache."""
+    caches."""
 
     task: ReplayTask
     ran: Ran
     _memory: dict[str, int] = field(default_factory=dict)
     _load: dict[str, int | float] = field(default_factory=dict)
+    _kernels: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, task: ReplayTask, contract: Contract) -> Stress:
         """Nothing counted yet. ``contract``: with its own values."""
         return cls(task, Ran(Own.of(contract, len(task.sample_ids), cores=0)))
+
+    def before_load(self) -> None:
+        """The last moment before anything is loaded."""
+        if "kernel_cache" in self.task.vary:
+            self._kernels = self._kernels_now()
 
     def after_load(self) -> None:
         """The last moment before the first generation."""
@@ -88,11 +97,16 @@ class Stress:
             found["memory"] = self._memory | more
         if "cache" in self.task.vary:
             found["cache"] = {"in_force": cache_in_force(at_end)} | dict(decode_steps or {})
+        if "kernel_cache" in self.task.vary:
+            found["kernel_cache"] = {"at_load": self._kernels, "at_end": self._kernels_now()}
         wanted = to_show(self.task.vary, varied, self.ran.own)
         why = shortfall(wanted, found, self.task.device is not None)
         if why:
             raise AttemptVoid("stress-not-applied", why, {"stress": found})
         return found
+
+    def _kernels_now(self) -> dict[str, Any]:
+        return caches.counted(Path(self.task.scratch), self.task.attempt, os.environ)
 
 
 def _device(byte: int) -> dict[str, int]:

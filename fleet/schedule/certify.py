@@ -271,7 +271,7 @@ def run_request(
     landing = Landing.open(places.landing, create=True)
     # What could stop the ingest at the end is found before hours of replays, not after.
     ingest_and_publish(places.store, landing)
-    warm(campaign)
+    warm(campaign, planned.claims)
     follow = follow or UntilBound(
         landing,
         {r.name: r for r in planned.named if r.loaded.contract.require.process_bound is not None},

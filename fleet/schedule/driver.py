@@ -324,7 +324,7 @@ class Campaign:
     def _asking(self) -> dict[str, str]:
         """For a process that loads nothing and must know what the slot's device can run; what it
         compiles to find out goes where the replays will look for it."""
-        kernels = caches.kernel_folders(caches.pinned_kernels(self.scratch))
+        kernels = caches.kernel_folders(caches.pinned_kernels(self.scratch.resolve()))
         return _WITHOUT_WEIGHTS | kernels | device_environment(self.launcher.place().device)
 
     def environment(self, task: ReplayTask, resolved: Resolved) -> dict[str, str]:
@@ -332,7 +332,7 @@ class Campaign:
         contract = varied_contract(resolved.loaded.contract, task.varied)
         environment = determinism.environment(contract) | device_environment(task.device)
         environment |= varied_environment(task.vary, task.varied)
-        environment |= caches.environment(contract, self.scratch, task.attempt)
+        environment |= caches.environment(contract, Path(task.scratch), task.attempt)
         return environment | {"FLEET_NONCE": task.attempt}
 
     def _unacceptable(self, task: ReplayTask, digest: str) -> AttemptFailed | None:

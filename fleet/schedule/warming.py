@@ -11,9 +11,12 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
+from fleet.contract.model import COMPILED
 from fleet.errors import AttemptFailed
+from fleet.schedule.claims import Claims
 from fleet.schedule.driver import SLOT_ZERO, Campaign
 from fleet.schedule.resolve import Resolved
 
@@ -26,14 +29,24 @@ Outcome = Mapping[str, Any] | str
 """What was compiled, or the cause why not."""
 
 
-def warm(campaign: Campaign, every_engine: bool = False) -> dict[str, Outcome]:
+def warm(
+    campaign: Campaign, claims: Claims | None = None, every_engine: bool = False
+) -> dict[str, Outcome]:
     """Compile what the campaign's contracts will use; contract -> outcome.
 
     Args:
         campaign: its contracts, launcher and scratch folder.
+        claims: of the contracts; exact repeats where there are none.
         every_engine: also engines that compile nothing as a rule.
     """
-    chosen = [r for r in campaign.contracts.values() if _compiles(r, every_engine)]
+    vary_kernels = {
+        name for name, sets in (claims or {}).items() if any("kernel_cache" in v for v in sets)
+    }
+    chosen = [
+        r
+        for r in campaign.contracts.values()
+        if r.checkpoint is not None and _compiles(r, r.name in vary_kernels, every_engine)
+    ]
     if not chosen:
         return {}
     campaign.on_event(f"warming the kernel cache for {', '.join(r.name for r in chosen)}")
@@ -42,11 +55,13 @@ def warm(campaign: Campaign, every_engine: bool = False) -> dict[str, Outcome]:
     return dict(zip((r.name for r in chosen), outcomes, strict=True))
 
 
-def _compiles(resolved: Resolved, every_engine: bool) -> bool:
+def _compiles(resolved: Resolved, vary_kernels: bool, every_engine: bool) -> bool:
+    """Into the pinned cache: some replay of a claim that varies it takes that one, and whoever asks
+    for such a claim says that something is compiled."""
     contract = resolved.loaded.contract
-    usual = every_engine or contract.model.engine == "gptqmodel"
-    pinned = contract.determinism.kernel_cache == "pinned"
-    return usual and pinned and resolved.checkpoint is not None
+    injected = contract.control is not None and contract.control.inject.startswith(COMPILED)
+    usual = every_engine or injected or contract.model.engine == "gptqmodel"
+    return vary_kernels or (usual and contract.determinism.kernel_cache == "pinned")
 
 
 def _at_once(campaign: Campaign, chosen: list[Resolved]) -> int:
@@ -80,6 +95,7 @@ def _warm_one(campaign: Campaign, resolved: Resolved) -> Outcome:
 
 def _one_process(campaign: Campaign, resolved: Resolved) -> Mapping[str, Any]:
     task = campaign.task(SLOT_ZERO, resolved, f"prewarm-{secrets.token_hex(4)}")
+    task = replace(task, varied={"kernel_cache": "pinned"})
     environment = campaign.environment(task, resolved)
     threads = resolved.loaded.contract.determinism.num_threads
     try:

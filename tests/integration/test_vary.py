@@ -26,6 +26,7 @@ TEXT = """extends = "base"
 max_new_tokens = 2
 [determinism]
 fill_uninitialized_memory = false
+kernel_cache = "{kernels}"
 [dataset]
 name = "five"
 [arms.current]
@@ -38,7 +39,7 @@ inject = "{kind}:{where}"
 grade = "{grade}"
 """
 EXACT: tuple[str, ...] = ()
-BATCH, CACHE, LOAD = ("batch",), ("cache",), ("load",)
+BATCH, CACHE, KERNELS, LOAD = ("batch",), ("cache",), ("kernel_cache",), ("load",)
 MEMORY, ORDER, THREADS = ("memory",), ("order",), ("threads",)
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
@@ -51,13 +52,17 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def certified(
-    root: Path, kind: str, claims: tuple[tuple[str, ...], ...], grade: str = "logits"
+    root: Path,
+    kind: str,
+    claims: tuple[tuple[str, ...], ...],
+    grade: str = "logits",
+    kernels: str = "pinned",
 ) -> dict[tuple[str, ...], Verdict]:
     """The verdict of each claim; the controls are tested elsewhere."""
     write_dataset(root / "configs", "five", questions(4))
     text = (BUILTIN / "contracts" / "control-clean.toml").read_text().split("[control]")[0]
     write_contract(root / "configs", "base", text)
-    varied = TEXT.format(kind=kind, where=WHERE, grade=grade)
+    varied = TEXT.format(kind=kind, where=WHERE, grade=grade, kernels=kernels)
     write_contract(root / "configs", "varied", varied)
     places = places_in(root)
     cache_folder = default_cache(os.environ)
@@ -109,8 +114,14 @@ def certified(
             "depends on what memory held before: all 3 replays with memory left alone agree",
             marks=pytest.mark.slow,
         ),
+        pytest.param(
+            "compiled_linear", KERNELS, MEMORY,
+            "depends on what the kernels were compiled to: "
+            "all 3 replays with the contract's own kernel_cache agree",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["order", "batch", "threads", "cache", "load", "memory"],
+    ids=["order", "batch", "threads", "cache", "load", "memory", "kernels"],
 )  # fmt: skip
 def test_a_fault_that_exact_repeats_agree_on_fails_under_its_stress_alone(
     tmp_path: Path, kind: str, found_by: tuple[str, ...], other: tuple[str, ...], words: str
@@ -159,6 +170,40 @@ def test_a_clean_contract_passes_with_several_varied_at_once_and_says_so(tmp_pat
     assert varied.stress["memory"]["filled"] == varied.stress["memory"]["blocks"] == 12
     assert varied.effective["torch.num_threads"] != reference.effective["torch.num_threads"]
     assert varied.execution_id == reference.execution_id
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", ["pinned", "cold"])
+def test_a_kernel_that_is_compiled_to_the_same_function_passes_and_shows_that_it_was(
+    tmp_path: Path, own: str
+) -> None:
+    verdict = certified(tmp_path, "recompiled_linear", (KERNELS,), kernels=own)[KERNELS]
+    assert (verdict.verdict, verdict.warnings) == ("PASS", ())
+    assert verdict.reason.endswith("under varied kernel cache")
+    both = manifests(tmp_path)
+    cold, pinned = both if own == "cold" else reversed(both)
+    assert [m.varied for m in (cold, pinned)] == (
+        [{}, {"kernel_cache": "pinned"}] if own == "cold" else [{"kernel_cache": "cold"}, {}]
+    )
+    assert cold.stress["kernel_cache"] == {
+        "at_load": {"in_force": "cold", "files": 0, "compiled": 0},
+        "at_end": {"in_force": "cold", "files": 1, "compiled": 1},
+    }
+    there = {"in_force": "pinned", "files": 1, "compiled": 1}
+    assert pinned.stress["kernel_cache"] == {"at_load": there, "at_end": there}
+    assert cold.effective["kernel_cache_at_load"] != pinned.effective["kernel_cache_at_load"]
+
+
+@pytest.mark.slow
+def test_where_nothing_is_compiled_other_kernels_are_not_claimed(tmp_path: Path) -> None:
+    verdict = certified(tmp_path, "ordered_linear", (KERNELS,))[KERNELS]
+    assert (verdict.verdict, verdict.code) == ("VOID", "stress-not-applied")
+    assert "all kernels of this contract came compiled" in verdict.reason
+    words = [manifest.cause.text for manifest in manifests(tmp_path) if manifest.cause]
+    assert [text.split(":")[1] for text in words] == [
+        " no compiled kernel in the pinned cache",
+        " nothing was compiled in the private cache",
+    ]
 
 
 def manifests(root: Path) -> list[Manifest]:

@@ -39,10 +39,11 @@ TORCH = {"checkpoint": "demo:tiny-llama-bf16", "engine": "transformers", "dtype"
 @pytest.mark.parametrize(
     ("vary", "expected", "got"),
     [
-        (("moon",), "some of batch, cache, load, memory, order, threads", '"moon"'),
+        (("moon",), "some of batch, cache, kernel_cache, load, memory, order, threads", '"moon"'),
         (("order", "order"), "each name once", '"order" twice'),
         (("cache",), "the engine has no key-value cache", "not supported by this version"),
         (("threads",), "the engine has no threads", "not supported"),
+        (("kernel_cache",), "the engine has no compiled kernels", "not supported"),
     ],
 )
 def test_what_cannot_be_varied_is_refused(vary: tuple[str, ...], expected: str, got: str) -> None:
@@ -78,7 +79,9 @@ def test_a_control_and_the_grade_modules_are_not_varied() -> None:
         assert error.value.key == key
 
 
-@pytest.mark.parametrize("kind", ["batch", "carrying", "threaded", "crowded", "uninitialized"])
+@pytest.mark.parametrize(
+    "kind", ["batch", "carrying", "threaded", "crowded", "uninitialized", "compiled", "recompiled"]
+)
 def test_an_engine_without_linears_takes_no_fault_of_one(kind: str) -> None:
     with pytest.raises(ContractError) as error:
         refuse_unavailable(contract(f'[control]\ninject = "{kind}_linear:layers.0"\n'), "here")

@@ -199,6 +199,32 @@ def test_a_pinned_cache_is_shared_for_kernels_and_for_nothing_else(
     assert not Path(one[caches.DIGEST_KERNELS]).is_relative_to(kernels)
 
 
+def test_kernels_are_counted_where_the_process_keeps_them(tmp_path: Path) -> None:
+    def counted(root: Path) -> tuple[str, int, int]:
+        found = caches.counted(tmp_path, "a1", caches.kernel_folders(root))
+        return found["in_force"], found["files"], found["compiled"]
+
+    cold, pinned = tmp_path / "a1" / "kernels", caches.pinned_kernels(tmp_path)
+    assert (counted(cold), counted(pinned)) == (("cold", 0, 0), ("pinned", 0, 0))
+    files = {
+        "triton/k/kernel.cubin": b"\x7fELF code",
+        "triton/k/kernel.json": b"{}",
+        "triton/h/cuda_utils.cpython-311-x86_64-linux-gnu.so": b"\x7fELF of Triton itself",
+        "torch_extensions/x/main.cpp": b"int main() {}",
+        "torch_extensions/x/.ninja_log": b"",
+        "cuda/0/1": b"a form of its own",
+        "cuda/index": b"",
+    }
+    for name, data in files.items():
+        (cold / name).parent.mkdir(parents=True, exist_ok=True)
+        (cold / name).write_bytes(data)
+    assert (counted(cold), counted(pinned)) == (("cold", 6, 2), ("pinned", 0, 0))
+    assert counted(tmp_path / "a2" / "kernels") == ("neither", 0, 0)
+    one_moved = caches.kernel_folders(cold) | {"TRITON_CACHE_DIR": str(pinned / "triton")}
+    assert caches.counted(tmp_path, "a1", one_moved)["in_force"] == "neither"
+    assert caches.counted(tmp_path, "a1", {})["in_force"] == "neither"
+
+
 def test_the_digest_of_kernels_sees_names_and_bytes(
     tmp_path: Path, contracts: dict[str, Contract]
 ) -> None:

@@ -24,16 +24,20 @@ ORDER = {"displaced": 3, "samples": 5}
 BATCH = {"sizes": [1, 3], "other_mates": 4, "samples": 5}
 THREADS = {"at_load": 2, "at_end": 2}
 CACHE = {"in_force": False, "cached": 0, "uncached": 7, "unclear": 0}
+EMPTY = {"in_force": "cold", "files": 0, "compiled": 0}
+BUILT = {"in_force": "cold", "files": 3, "compiled": 1}
+THERE = {"in_force": "pinned", "files": 7, "compiled": 2}
+KERNELS = {"at_load": EMPTY, "at_end": BUILT}
 LOAD = {"running": 3, "cpu_s": 0.6, "wall_s": 1.0}
 STREAM = {"device_launches": 700, "device_busy_ms": 990.0, "device_wall_s": 1.0}
 MEMORY = {"byte": 9, "blocks": 12, "filled": 12}
 VARIED: dict[str, Any] = {
     "order": "ab", "batch": {"size": 3, "seed": "cd"}, "threads": 2, "memory": 9,
-    "load": 3, "cache": False,
+    "load": 3, "cache": False, "kernel_cache": "cold",
 }  # fmt: skip
 STRESS: dict[str, Any] = {
     "order": ORDER, "batch": BATCH, "threads": THREADS, "memory": MEMORY, "load": LOAD,
-    "cache": CACHE,
+    "cache": CACHE, "kernel_cache": KERNELS,
 }  # fmt: skip
 
 
@@ -69,6 +73,16 @@ def test_a_reference_has_nothing_to_show_and_full_counters_are_enough() -> None:
         ("cache", {"unclear": 1}, "uncached decode steps planned, found"),
         ("cache", {"uncached": 0}, "uncached decode steps planned, found {'uncached': 0"),
         ("cache", {"cached": None}, "no counts"),
+        ("kernel_cache", {"at_end": THERE}, "cold planned, read back cold and pinned"),
+        ("kernel_cache", {"at_load": BUILT}, "3 files in the private cache before anything was"),
+        (
+            "kernel_cache",
+            {"at_end": BUILT | {"compiled": 0}},
+            "nothing was compiled in the private",
+        ),
+        ("kernel_cache", {"at_end": EMPTY}, "all kernels of this contract came compiled"),
+        ("kernel_cache", {"at_end": BUILT | {"compiled": True}}, "no counts"),
+        ("kernel_cache", {"at_load": None}, "no counts, but None and"),
         ("load", {"running": 2}, "2 neighbours ran to the end, planned 3"),
         ("load", {"cpu_s": 0.05}, "burned 0.05 s of CPU while samples ran for 1 s"),
         ("load", {"wall_s": 0.0}, "burned 0.6 s of CPU while samples ran for 0 s"),
@@ -82,6 +96,28 @@ def test_a_short_counter_is_named(name: str, changes: dict[str, Any], words: str
     assert words in (shortfall(VARIED, short, on_device=False) or "")
 
 
+@pytest.mark.parametrize(
+    ("load", "end", "words"),
+    [
+        (THERE, THERE, None),
+        (EMPTY, BUILT, "pinned planned, read back cold and cold"),
+        (
+            THERE | {"compiled": 0},
+            THERE | {"compiled": 0},
+            "no compiled kernel in the pinned cache",
+        ),
+        (THERE, THERE | {"files": 8}, "the pinned cache changed"),
+        (THERE, THERE | {"compiled": 3}, "the pinned cache changed"),
+    ],
+)
+def test_pinned_kernels_are_there_and_stay_as_they_are(
+    load: dict[str, Any], end: dict[str, Any], words: str | None
+) -> None:
+    counters = {"kernel_cache": {"at_load": load, "at_end": end}}
+    found = shortfall({"kernel_cache": "pinned"}, counters, on_device=False)
+    assert found is None if words is None else words in (found or "")
+
+
 @pytest.mark.parametrize("name", sorted(VARIED))
 def test_a_missing_counter_is_named(name: str) -> None:
     there = {key: value for key, value in STRESS.items() if key != name}
@@ -92,6 +128,9 @@ def test_a_reference_shows_its_own_cache_and_an_exact_repeat_nothing() -> None:
     assert to_show(("order",), {}, OWN) == to_show((), {}, OWN) == {}
     assert to_show(("cache", "order"), {}, OWN) == {"cache": True}
     assert to_show(("cache",), {"cache": False}, OWN) == {"cache": False}
+    assert to_show(("kernel_cache", "order"), {}, OWN) == {"kernel_cache": "cold"}
+    other = {"kernel_cache": "pinned"}
+    assert to_show(("kernel_cache",), other, OWN) == other
     task: Any = type("Task", (), {"vary": ("cache",), "varied": {}, "device": None})()
     rule = {"decoding.generation_config": {"use_cache": True}}
     steps = {"cached": 7, "uncached": 0, "unclear": 0}

@@ -55,6 +55,13 @@ def test_a_varied_cache_is_the_other_one(own: bool) -> None:
     assert draw(("cache",), NONCES[0], 0, values) == {}
 
 
+@pytest.mark.parametrize(("own", "other"), [("pinned", "cold"), ("cold", "pinned")])
+def test_a_varied_kernel_cache_is_the_other_one(own: str, other: str) -> None:
+    values = Own(1, 1, 10, 4, kernel_cache=own)
+    assert draw(("kernel_cache",), NONCES[0], 1, values) == {"kernel_cache": other}
+    assert draw(("kernel_cache",), NONCES[0], 0, values) == {}
+
+
 @pytest.mark.parametrize("cores", [0, 1, 3])
 def test_there_are_from_one_neighbour_to_two_for_each_core(cores: int) -> None:
     own = Own(1, 1, 10, cores)
@@ -153,6 +160,10 @@ def test_the_varied_contract_differs_in_the_varied_keys_alone() -> None:
     assert (own.decoding.use_cache, without.decoding.use_cache) == (True, False)
     assert varied_contract(without, {"cache": True}) == own
     assert Own.of(without, 3, 1).use_cache is False
+    pinned = varied_contract(own, {"kernel_cache": "pinned"})
+    assert (own.determinism.kernel_cache, pinned.determinism.kernel_cache) == ("cold", "pinned")
+    assert varied_contract(pinned, {"kernel_cache": "cold"}) == own
+    assert Own.of(pinned, 3, 1).kernel_cache == "pinned"
 
 
 def test_only_a_varied_memory_sets_a_variable_and_its_reference_fills_nothing() -> None:
@@ -165,6 +176,9 @@ def test_what_follows_from_the_threads_is_left_out_and_nothing_else() -> None:
     effective = {"torch.num_threads": 2, "env.OMP_NUM_THREADS": "2", "model.dtype": "bfloat16"}
     assert comparable(effective, ("threads",)) == {"model.dtype": "bfloat16"}
     assert comparable(effective, ("order", "batch", "memory")) == effective
+    kernels = {"kernel_cache_at_load": "a", "kernel_cache_at_end": "b"}
+    assert comparable(kernels, ("kernel_cache",)) == {}
+    assert comparable(kernels, ("cache", "order")) == kernels
     rule = {"decoding.generation_config": {"use_cache": False, "do_sample": False}}
     assert comparable(rule, ("order",)) == rule
     assert comparable(rule, ("cache",)) == {"decoding.generation_config": {"do_sample": False}}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fleet.contract.model import Control
 from fleet.errors import AttemptFailed
 from fleet.evidence.landing import Landing
 from fleet.replay import caches, prewarm
@@ -42,6 +43,7 @@ class Warmer(FakeLauncher):
             raise AttemptFailed("load-error", "no kernel")
         assert environment["CUDA_VISIBLE_DEVICES"] == GPU.uuid
         self.warmed.append(task)
+        self.environments.append(dict(environment))
         times = sum(1 for each in self.warmed if each.contract_name == task.contract_name)
         left = self.rounds - times
         return {"compiled": left, "files": 9, "seconds": 1.0, "warm": left == 0}
@@ -83,6 +85,25 @@ def test_only_a_pinned_cache_of_an_engine_that_compiles_is_warmed(root: Path) ->
     assert set(warm(campaign, every_engine=True)) == {"a", "c", "d"}
     assert {task.device for task in launcher.warmed} == {GPU}
     assert not list(campaign.scratch.glob("prewarm-*"))
+
+
+def test_whoever_varies_the_kernels_or_injects_a_compiled_one_needs_the_pinned_cache(
+    root: Path,
+) -> None:
+    launcher = Warmer()
+    kinds = {"a": ("transformers", "cold"), "b": ("transformers", "pinned")}
+    campaign = campaign_of(root, launcher, **kinds)
+    assert warm(campaign, {"a": ((), ("order",)), "b": ((),)}) == {}
+    assert set(warm(campaign, {"a": ((), ("kernel_cache", "order")), "b": ((),)})) == {"a"}
+    (task,) = launcher.warmed
+    folder = str(caches.pinned_kernels(campaign.scratch.resolve()))
+    assert launcher.environments[0]["TRITON_CACHE_DIR"].startswith(f"{folder}/")
+    assert task.contract["determinism"]["kernel_cache"] == "cold"
+    for resolved in campaign.contracts.values():
+        control = Control(inject="compiled_linear:lm_head")
+        contract = resolved.loaded.contract.model_copy(update={"control": control})
+        vars(resolved.loaded)["contract"] = contract
+    assert set(warm(campaign)) == {"b"}
 
 
 def test_a_contract_that_cannot_be_warmed_does_not_stop_the_others(root: Path) -> None:
