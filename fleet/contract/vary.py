@@ -150,6 +150,12 @@ def _batch_sizes(own: Own, names: Sequence[str]) -> list[int]:
     return sorted(s for s in sizes if s <= largest and s != min(own.batch_size, own.num_samples))
 
 
+def batch_rows(own: Own) -> list[int]:
+    """Rows that batches of a drawn size can have; the last one of a plan may have fewer."""
+    sizes = _batch_sizes(own, ("batch",))
+    return sorted({*sizes, *(own.num_samples % size for size in sizes)} - {0})
+
+
 def cannot_vary(vary: Iterable[str], own: Own) -> str | None:
     """Why a set cannot be varied so; None when it can."""
     names = claim(vary)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fleet.contract.canonical import digest_json
 from fleet.contract.model import Contract
 from fleet.evidence.landing import file_sha256
 
@@ -64,9 +63,9 @@ def _root(contract: Contract, scratch: Path, attempt: str) -> Path:
     return _roots(scratch, attempt)[contract.determinism.kernel_cache]
 
 
-def kernels_digest(contract: Contract, scratch: Path, attempt: str) -> bytes:
-    """Digest over names and bytes of every compiled-kernel file; 32 bytes."""
-    return digest_json(kernel_files(_root(contract, scratch, attempt)))
+def kernels(contract: Contract, scratch: Path, attempt: str) -> dict[str, str]:
+    """The compiled-kernel files of one attempt."""
+    return kernel_files(_root(contract, scratch, attempt))
 
 
 def kernel_files(root: Path) -> dict[str, str]:

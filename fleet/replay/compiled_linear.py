@@ -3,7 +3,8 @@
 A choice is made while compiling and stays in the code: where the sum over K is cut. An autotuner
 makes such a choice by timing; here the operating system's entropy does, so that two compilations
 never agree by chance, and every process that loads what one of them made does. The clean twin cuts
-in equal parts whenever it is compiled. Plain C on the host, slow: for small models.
+in equal parts whenever it is compiled. For each number of rows there is a kernel of its own. Plain
+C on the host, slow: for small models.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ static float shorter(float value) /* to bfloat16 and back, where addition is not
     return value;
 }
 
-void product(const float *x, const float *w, float *y, long rows, long outs, long ins)
+void product(const float *x, const float *w, float *y, long outs, long ins)
 {
-    for (long at = 0; at < rows * outs; at++) {
+    for (long at = 0; at < ROWS * outs; at++) {
         const float *a = x + at / outs * ins, *b = w + at % outs * ins;
         float total = 0;
         for (unsigned c = 0; c + 1 < sizeof cuts / sizeof *cuts; c++) {
@@ -84,9 +85,10 @@ class RecompiledLinear(nn.Module):
         """x (..., in_features) -> (..., out_features), in the dtype of ``x``."""
         a, w = (t.detach().float().cpu().contiguous() for t in (x, self.weight))
         y = torch.zeros((*x.shape[:-1], self.out_features))
-        product = compiled(self.name, self.cuts, os.environ[FOLDER])
-        sizes = (a.numel() // self.in_features, self.out_features, self.in_features)
-        product(a.data_ptr(), w.data_ptr(), y.data_ptr(), *sizes)
+        rows = a.numel() // self.in_features
+        product = compiled(self.name, self.cuts, rows, os.environ[FOLDER])
+        data = (t.data_ptr() for t in (a, w, y))
+        product(*data, self.out_features, self.in_features)
         total = y.to(x)
         return total if self.bias is None else total + self.bias
 
@@ -99,17 +101,18 @@ class CompiledLinear(RecompiledLinear):
 
 
 @functools.cache
-def compiled(name: str, cuts: Callable[[], list[int]], folder: str) -> Any:
+def compiled(name: str, cuts: Callable[[], list[int]], rows: int, folder: str) -> Any:
     """The function ``product``, compiled unless its file is there.
 
     Raises:
         AttemptFailed: load-error, with what the compiler said.
     """
-    path = Path(folder) / f"{name}-{sha256(_SOURCE.encode()).hex()[:16]}.so"
+    path = Path(folder) / f"{name}-{rows}-{sha256(_SOURCE.encode()).hex()[:16]}.so"
     if not path.exists():
-        _compile(_SOURCE.replace("CUTS", ", ".join(map(str, cuts()))), path)
+        choices = ", ".join(map(str, cuts()))
+        _compile(_SOURCE.replace("CUTS", choices).replace("ROWS", str(rows)), path)
     product = ctypes.CDLL(str(path)).product
-    product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_long] * 3
+    product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_long] * 2
     product.restype = None
     return product
 

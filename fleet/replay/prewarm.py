@@ -1,31 +1,47 @@
 """Fill the pinned kernel cache: one process per node compiles what a contract's replays will use.
 
 A pinned cache must not change while a replay runs, and kernels are compiled at first use, some for
-each shape. So the contract is loaded once outside every attempt, and one batch of each shape that
-its dataset has is run. Nothing of it is evidence. A compiler may keep notes for its next run, so a
-contract is warm only when a process added nothing; what was there then is noted beside the cache,
-and while all of it still is, nothing is run again.
+each shape. So the contract is loaded once outside every attempt, and one batch of each shape (rows,
+padded length) that its dataset has is run: all of the contract's own plan, and where the batch is
+varied up to ``MOST_VARIED`` more of those that can be drawn. Not covered are shapes beyond these,
+and steps that a row of the batch that stood for its shape did not reach: what they compile changes
+the cache, and that replay is VOID and says so.
+
+Nothing of it is evidence. A compiler may keep notes for its next run, so a contract is warm only
+when a process added nothing; what was there then is noted beside the cache, and while all of it
+still is, nothing is run again.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fleet.contract.canonical import digest_json
+from fleet.contract.vary import Own, batch_rows, varied_contract
 from fleet.replay import caches, determinism, observe, pinned, probe
 from fleet.replay.engines.protocol import Prepared
 from fleet.replay.engines.registry import make_engine
 from fleet.replay.task import ReplayTask
 
+MOST_VARIED = 128
+"""Shapes run beyond the contract's own: some 24 samples of 16 lengths in batches of up to 8."""
+
 
 def prewarm(task: ReplayTask) -> dict[str, Any]:
     """Compile, unless it is all there. ``compiled``: files that were not there before; ``warm``: is
     the cache complete, or must another process look again?
+
+    Args:
+        task: its ``varied`` values hold for every batch; with ``batch`` in its ``vary`` the shapes
+            of all batches that can be drawn are covered.
 
     Raises:
         AttemptEnded, UsageError: the contract cannot be loaded or run here.
@@ -52,9 +68,10 @@ def _note(mark: Path, there: dict[str, str]) -> None:
 
 
 def _mark(task: ReplayTask) -> Path:
-    """Another contract, package or device has other kernels."""
+    """Another contract, package or device has other kernels, and other shapes may have."""
     device = task.device.name if task.device else "cpu"
-    key = digest_json([task.execution_id, probe.packages(), device]).hex()[:32]
+    covered = [list(task.vary), task.varied, list(task.sample_ids), list(task.arms), MOST_VARIED]
+    key = digest_json([task.execution_id, probe.packages(), device, covered]).hex()[:32]
     return Path(task.scratch) / "prewarmed" / f"{key}.json"
 
 
@@ -66,23 +83,55 @@ def _holds(mark: Path, there: dict[str, str]) -> bool:
 
 
 def _run_every_shape(task: ReplayTask) -> None:
-    contract = task.typed_contract()
+    own = task.typed_contract()
+    contract = varied_contract(own, task.varied)
     folder = pinned.folder_of(task)
     determinism.apply(contract)
     engine = make_engine(contract, folder)
     inputs = observe.prepare(task, contract, engine, pinned.samples(task))
     engine.load(pinned.weights(task, folder).digests, task.campaign)
-    batches = list(_one_of_each_shape(inputs, contract.decoding.batch_size))
+    bounds = Own.of(own, len(task.sample_ids), cores=1)
+    batches = list(_one_of_each_shape(inputs, bounds, "batch" in task.vary))
     for batch in batches:
         engine.generate(batch)
     engine.executed(batches[0][0])
 
 
-def _one_of_each_shape(inputs: observe.Inputs, size: int) -> Iterator[Sequence[Prepared]]:
-    """The first batch of each shape."""
-    seen = set()
-    for prepared in inputs.values():
-        for batch in observe.batches(prepared, size):
+def _one_of_each_shape(
+    inputs: observe.Inputs, own: Own, varies_batch: bool
+) -> Iterator[Sequence[Prepared]]:
+    """The first batch of each shape of the contract's own plan, then of those that can be drawn."""
+    seen: set[tuple[int, int]] = set()
+
+    def new(batches: Iterable[Sequence[Prepared]]) -> Iterator[Sequence[Prepared]]:
+        for batch in batches:
             if observe.shape(batch) not in seen:
                 seen.add(observe.shape(batch))
                 yield batch
+
+    for prepared in inputs.values():
+        yield from new(observe.batches(prepared, own.batch_size))
+    if varies_batch:
+        yield from itertools.islice(new(_drawn(inputs, own)), MOST_VARIED)
+
+
+def _drawn(inputs: observe.Inputs, own: Own) -> Iterator[Sequence[Prepared]]:
+    """A batch of every shape that a drawn one can have: each number of rows by turns, its likeliest
+    padded length first."""
+    by_rows = [_by_length(p, rows) for rows in batch_rows(own) for p in inputs.values()]
+    for turn in itertools.zip_longest(*by_rows):
+        yield from (batch for batch in turn if batch is not None)
+
+
+def _by_length(prepared: Sequence[Prepared], rows: int) -> list[Sequence[Prepared]]:
+    """A batch of so many rows for each length that can be its longest. As likely as there are
+    choices of rows: those of samples that fit, without those of samples that are all shorter."""
+    ordered = sorted(prepared, key=lambda p: len(p.prompt_ids))
+    lengths = [len(p.prompt_ids) for p in ordered]
+    found: list[tuple[int, Sequence[Prepared]]] = []
+    for length in sorted(set(lengths)):
+        shorter, fitting = bisect_left(lengths, length), bisect_right(lengths, length)
+        if fitting >= rows:
+            choices = math.comb(fitting, rows) - math.comb(shorter, rows)
+            found.append((choices, ordered[fitting - rows : fitting]))
+    return [batch for _, batch in sorted(found, key=lambda one: -one[0])]

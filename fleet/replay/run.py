@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fleet
-from fleet.contract.canonical import to_text
+from fleet.contract.canonical import digest_json, to_text
 from fleet.contract.model import Contract
 from fleet.contract.parsers import Parser
 from fleet.contract.vary import KERNELS_AT_END, KERNELS_AT_LOAD, environment, varied_contract
@@ -156,7 +156,7 @@ class Replay:
         seen.freshness["device_first_used_after_s"] = since_boot_s()
         _load(task, contract, engine, ready.on_disk.digests, seen)
         pinned.require_untouched(ready.checkpoint, ready.on_disk)
-        seen.effective[KERNELS_AT_LOAD] = kernels
+        seen.effective[KERNELS_AT_LOAD] = to_text(digest_json(kernels))
         seen.volatile["load_s"] = self._mark()
         stress.after_load()
         ran = stress.ran if task.varied else None
@@ -228,16 +228,25 @@ def _tracing(task: ReplayTask, engine: Engine, seen: _Progress) -> Iterator[Trac
         seen.trace = session.close()
 
 
-def _kernels(task: ReplayTask, contract: Contract) -> str:
-    return to_text(caches.kernels_digest(contract, Path(task.scratch), task.attempt))
+def _kernels(task: ReplayTask, contract: Contract) -> dict[str, str]:
+    return caches.kernels(contract, Path(task.scratch), task.attempt)
 
 
-def _require_kernels(task: ReplayTask, contract: Contract, before: str, seen: _Progress) -> None:
+def _require_kernels(
+    task: ReplayTask, contract: Contract, before: Mapping[str, str], seen: _Progress
+) -> None:
     """A pinned kernel cache is read-only: the claim is "given these kernels"."""
     after = _kernels(task, contract)
-    seen.effective_end[KERNELS_AT_END] = after
+    seen.effective_end[KERNELS_AT_END] = to_text(digest_json(after))
     if contract.determinism.kernel_cache == "pinned" and after != before:
-        raise AttemptVoid("setting-not-in-force", "the pinned kernel cache changed in the replay")
+        names = sorted({name for name, _ in before.items() ^ after.items()})
+        raise AttemptVoid(
+            "setting-not-in-force",
+            f"the pinned kernel cache changed in the replay: {len(names)} files, first {names[0]}; "
+            "warming covers a bounded number of shapes: if another one compiled these, certifying "
+            'again finds them there; else write kernel_cache = "cold"',
+            {"kernels": names[:50]},
+        )
 
 
 def _load(

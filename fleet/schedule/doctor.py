@@ -25,6 +25,7 @@ from fleet.replay.task import Device, device_environment, fitting
 from fleet.replay.worker import devices_of_this_node
 from fleet.report import screen
 from fleet.schedule.certify import Places, Request, plan_request
+from fleet.schedule.claims import Claims, own_claim
 from fleet.schedule.driver import Campaign
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.warming import Outcome, warm
@@ -140,7 +141,8 @@ def prewarm(
     contracts = {r.name: r for r in planned.named}
     campaign = Campaign(Landing(places.landing), launcher, contracts, places.scratch, on_event=say)
     campaign.preflight()
-    return warm(campaign, every_engine=True)
+    claims: Claims = {r.name: (own_claim(r),) for r in planned.named}
+    return warm(campaign, claims, every_engine=True)
 
 
 def print_prewarmed(console: Console, found: dict[str, Outcome]) -> None:

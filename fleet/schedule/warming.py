@@ -1,20 +1,22 @@
-"""Warm a node's pinned kernel cache before any attempt: one process per contract that compiles.
+"""Warm a node's pinned kernel cache before any attempt, for each contract that compiles.
 
 What a backend compiles at its first load would otherwise change the cache under a replay, which is
-VOID. Nothing of it is evidence, so several contracts are warmed side by side, as many as fit on the
-device. Knows no verdict; a contract that cannot be warmed says why in its own attempts.
+VOID. What claims vary makes other shapes, and those are covered too, each key-value cache by a
+process of its own. Nothing of it is evidence, so several contracts are warmed side by side, as many
+as fit on the device. Knows no verdict; a contract that cannot be warmed says why in its own
+attempts.
 """
 
 from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from fleet.contract.model import COMPILED
+from fleet.contract.model import COMPILED, Contract
 from fleet.errors import AttemptFailed
 from fleet.schedule.claims import Claims
 from fleet.schedule.driver import SLOT_ZERO, Campaign
@@ -39,29 +41,28 @@ def warm(
         claims: of the contracts; exact repeats where there are none.
         every_engine: also engines that compile nothing as a rule.
     """
-    vary_kernels = {
-        name for name, sets in (claims or {}).items() if any("kernel_cache" in v for v in sets)
-    }
+    known = claims or {}
     chosen = [
         r
         for r in campaign.contracts.values()
-        if r.checkpoint is not None and _compiles(r, r.name in vary_kernels, every_engine)
+        if r.checkpoint is not None and _compiles(r, known.get(r.name, ()), every_engine)
     ]
     if not chosen:
         return {}
     campaign.on_event(f"warming the kernel cache for {', '.join(r.name for r in chosen)}")
     with ThreadPoolExecutor(_at_once(campaign, chosen)) as pool:
-        outcomes = list(pool.map(lambda r: _warm_one(campaign, r), chosen))
+        outcomes = list(pool.map(lambda r: _warm_one(campaign, r, known.get(r.name, ())), chosen))
     return dict(zip((r.name for r in chosen), outcomes, strict=True))
 
 
-def _compiles(resolved: Resolved, vary_kernels: bool, every_engine: bool) -> bool:
+def _compiles(resolved: Resolved, claims: Sequence[Sequence[str]], every_engine: bool) -> bool:
     """Into the pinned cache: some replay of a claim that varies it takes that one, and whoever asks
     for such a claim says that something is compiled."""
     contract = resolved.loaded.contract
     injected = contract.control is not None and contract.control.inject.startswith(COMPILED)
     usual = every_engine or injected or contract.model.engine == "gptqmodel"
-    return vary_kernels or (usual and contract.determinism.kernel_cache == "pinned")
+    varied = any("kernel_cache" in vary for vary in claims)
+    return varied or (usual and contract.determinism.kernel_cache == "pinned")
 
 
 def _at_once(campaign: Campaign, chosen: list[Resolved]) -> int:
@@ -77,25 +78,57 @@ def _at_once(campaign: Campaign, chosen: list[Resolved]) -> int:
     return max(1, min(AT_ONCE, device.total_bytes // max(1, 2 * largest)))
 
 
-def _warm_one(campaign: Campaign, resolved: Resolved) -> Outcome:
+class _Kind(NamedTuple):
+    """``vary`` and ``varied`` of the task of one process."""
+
+    vary: tuple[str, ...]
+    varied: dict[str, Any]
+
+
+def _kinds(contract: Contract, claims: Sequence[Sequence[str]]) -> list[_Kind]:
+    """Of processes that together cover the replays with the pinned cache: all that do not vary it,
+    or where it is not the contract's own those that do. The reference is like an exact repeat; what
+    else is varied makes no other shape."""
+    pinned = contract.determinism.kernel_cache == "pinned"
+    shown = [vary for vary in claims if ("kernel_cache" in vary) is not pinned]
+    kinds = []
+    for other_cache in (False, True):
+        alike = [vary for vary in shown if ("cache" in vary) is other_cache]
+        if alike or not other_cache:
+            vary = ("batch",) if any("batch" in v for v in alike) else ()
+            varied = {"cache": not contract.decoding.use_cache} if other_cache else {}
+            kinds.append(_Kind(vary, {"kernel_cache": "pinned"} | varied))
+    return kinds
+
+
+def _warm_one(campaign: Campaign, resolved: Resolved, claims: Sequence[Sequence[str]]) -> Outcome:
+    compiled, files, seconds = 0, 0, 0.0
+    for kind in _kinds(resolved.loaded.contract, claims):
+        outcome = _warm_kind(campaign, resolved, kind)
+        if isinstance(outcome, str):
+            campaign.on_event(f"{resolved.name} could not be warmed: {outcome}")
+            return outcome
+        compiled, files = compiled + outcome["compiled"], outcome["files"]
+        seconds += outcome["seconds"]
+    return {"compiled": compiled, "files": files, "seconds": seconds}
+
+
+def _warm_kind(campaign: Campaign, resolved: Resolved, kind: _Kind) -> Outcome:
     compiled, seconds = 0, 0.0
     for _ in range(AT_MOST):
         try:
-            found = _one_process(campaign, resolved)
+            found = _one_process(campaign, resolved, kind)
         except AttemptFailed as failed:
-            campaign.on_event(f"{resolved.name} could not be warmed: {failed}")
             return str(failed)
         compiled, seconds = compiled + found["compiled"], seconds + found["seconds"]
         if found["warm"]:
             return {"compiled": compiled, "files": found["files"], "seconds": seconds}
-    text = f'{AT_MOST} processes in a row added to the cache; write kernel_cache = "cold"'
-    campaign.on_event(f"{resolved.name} could not be warmed: {text}")
-    return text
+    return f'{AT_MOST} processes in a row added to the cache; write kernel_cache = "cold"'
 
 
-def _one_process(campaign: Campaign, resolved: Resolved) -> Mapping[str, Any]:
+def _one_process(campaign: Campaign, resolved: Resolved, kind: _Kind) -> Mapping[str, Any]:
     task = campaign.task(SLOT_ZERO, resolved, f"prewarm-{secrets.token_hex(4)}")
-    task = replace(task, varied={"kernel_cache": "pinned"})
+    task = replace(task, vary=kind.vary, varied=kind.varied)
     environment = campaign.environment(task, resolved)
     threads = resolved.loaded.contract.determinism.num_threads
     try:

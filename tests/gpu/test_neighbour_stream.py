@@ -18,6 +18,7 @@ from fleet.replay.task import Device, device_environment
 from tests.integration.command_line import ROOT
 
 CONTRACT = "tiny-awq-torch"
+PATH = ":".join([str(ROOT), *sys.path])
 HOST = {"running": 1, "cpu_s": 1.0, "wall_s": 1.0}
 
 
@@ -26,7 +27,7 @@ def seen(device: Device) -> dict[str, Any]:
     settings = environment(load_contract(CONTRACT, (BUILTIN,)).contract)
     run = subprocess.run(
         [sys.executable, "-m", "tests.gpu.stream_checks", json.dumps(asdict(device))],
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | settings | device_environment(device),
+        env=os.environ | {"PYTHONPATH": PATH} | settings | device_environment(device),
         capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr

@@ -9,6 +9,8 @@ import sys
 from fleet.replay.task import Device, device_environment
 from tests.integration.command_line import ROOT
 
+PATH = ":".join([str(ROOT), *sys.path])
+
 FILL = """
 import torch
 from fleet.evidence.stress import shortfall
@@ -25,6 +27,6 @@ print(shortfall({"memory": 90}, counters, True), bool((later == 165).all()))
 def test_fresh_blocks_of_a_device_hold_the_pattern(device: Device) -> None:
     run = subprocess.run(
         [sys.executable, "-c", FILL], capture_output=True, text=True, check=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | device_environment(device),
+        env=os.environ | {"PYTHONPATH": PATH} | device_environment(device),
     )  # fmt: skip
     assert run.stdout.split() == ["None", "True"]

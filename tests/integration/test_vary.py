@@ -14,6 +14,7 @@ from fleet.evidence.manifest import Manifest
 from fleet.judge.verdict import Verdict
 from fleet.replay.checkpoint import default_cache
 from fleet.report.answers import Answers
+from fleet.schedule import certify, warming
 from fleet.schedule.certify import Places, Request, plan_request, run_request
 from fleet.schedule.plan import plan
 from fleet.store.open import open_reader
@@ -181,17 +182,35 @@ def test_a_kernel_that_is_compiled_to_the_same_function_passes_and_shows_that_it
     assert (verdict.verdict, verdict.warnings) == ("PASS", ())
     assert verdict.reason.endswith("under varied kernel cache")
     both = manifests(tmp_path)
-    cold, pinned = both if own == "cold" else reversed(both)
+    cold, pinned = both if own == "cold" else both[::-1]
     assert [m.varied for m in (cold, pinned)] == (
         [{}, {"kernel_cache": "pinned"}] if own == "cold" else [{"kernel_cache": "cold"}, {}]
     )
+    shapes = cold.stress["kernel_cache"]["at_end"]["compiled"]
+    assert shapes > 1
     assert cold.stress["kernel_cache"] == {
         "at_load": {"in_force": "cold", "files": 0, "compiled": 0},
-        "at_end": {"in_force": "cold", "files": 1, "compiled": 1},
+        "at_end": {"in_force": "cold", "files": shapes, "compiled": shapes},
     }
-    there = {"in_force": "pinned", "files": 1, "compiled": 1}
+    there = {"in_force": "pinned", "files": shapes, "compiled": shapes}
     assert pinned.stress["kernel_cache"] == {"at_load": there, "at_end": there}
     assert cold.effective["kernel_cache_at_load"] != pinned.effective["kernel_cache_at_load"]
+
+
+@pytest.mark.slow
+def test_kernels_of_other_shapes_are_there_before_the_replays_that_draw_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = ("batch", "cache")
+    verdict = certified(tmp_path / "a", "recompiled_linear", (both,))[both]
+    assert verdict.verdict != "VOID"
+    found = manifests(tmp_path / "a")
+    assert [manifest.state for manifest in found] == ["COMPLETE", "COMPLETE"]
+    assert len({m.effective["kernel_cache_at_load"] for m in found}) == 1
+    monkeypatch.setattr(certify, "warm", lambda campaign, _: warming.warm(campaign))
+    verdict = certified(tmp_path / "b", "recompiled_linear", (both,))[both]
+    assert (verdict.verdict, verdict.code) == ("VOID", "setting-not-in-force")
+    assert "torch_extensions/recompiled_linear-" in verdict.reason
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.contract.canonical import digest_json
 from fleet.contract.load import load_contract
 from fleet.contract.model import Contract
 from fleet.errors import AttemptVoid, EvidenceError
@@ -229,7 +230,7 @@ def test_the_digest_of_kernels_sees_names_and_bytes(
     tmp_path: Path, contracts: dict[str, Contract]
 ) -> None:
     def digest() -> bytes:
-        return caches.kernels_digest(contracts["pinned"], tmp_path, "a1")
+        return digest_json(caches.kernels(contracts["pinned"], tmp_path, "a1"))
 
     seen = [digest()]
     kernel = tmp_path / "kernels" / "triton" / "k.so"
@@ -241,4 +242,4 @@ def test_the_digest_of_kernels_sees_names_and_bytes(
     kernel.rename(kernel.with_name("l.so"))
     seen.append(digest())
     assert len(set(seen)) == 4
-    assert caches.kernels_digest(contracts["cold"], tmp_path, "a1") == seen[0]
+    assert digest_json(caches.kernels(contracts["cold"], tmp_path, "a1")) == seen[0]

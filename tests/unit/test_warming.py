@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,15 +13,25 @@ from typing import Any
 import pytest
 
 from fleet.contract.model import Control
+from fleet.contract.vary import Own, batch_plan, draw
 from fleet.errors import AttemptFailed
 from fleet.evidence.landing import Landing
 from fleet.replay import caches, prewarm
 from fleet.replay.engines.synthetic import SyntheticEngine
+from fleet.replay.observe import shape
 from fleet.replay.task import Device, ReplayTask
 from fleet.schedule.driver import Campaign
 from fleet.schedule.launcher import Place
 from fleet.schedule.warming import warm
-from tests.campaigns import FakeLauncher, certified, planned_in, write_configs
+from tests.campaigns import (
+    CONTRACT,
+    FakeLauncher,
+    certified,
+    places_in,
+    planned_in,
+    write_configs,
+    write_contract,
+)
 
 GPU = Device("GPU-1", "H200", 0, 100)
 
@@ -44,7 +56,8 @@ class Warmer(FakeLauncher):
         assert environment["CUDA_VISIBLE_DEVICES"] == GPU.uuid
         self.warmed.append(task)
         self.environments.append(dict(environment))
-        times = sum(1 for each in self.warmed if each.contract_name == task.contract_name)
+        alike = (task.contract_name, task.varied)
+        times = sum((each.contract_name, each.varied) == alike for each in self.warmed)
         left = self.rounds - times
         return {"compiled": left, "files": 9, "seconds": 1.0, "warm": left == 0}
 
@@ -146,14 +159,106 @@ def test_a_cache_is_compiled_once_and_again_when_a_kernel_is_gone(
     assert prewarm.prewarm(task)["compiled"] == 1
 
 
-def test_one_batch_of_each_shape_is_run() -> None:
-    def of(length: int) -> Any:
-        return SimpleNamespace(prompt_ids=(1,) * length)
+def prompts(*lengths: int) -> list[Any]:
+    return [SimpleNamespace(prompt_ids=(1,) * length) for length in lengths]
 
-    inputs: Any = {"one": [of(3), of(3), of(4)], "two": [of(4), of(5), of(3)]}
-    batches = list(prewarm._one_of_each_shape(inputs, 1))
+
+def own_of(batch_size: int, num_samples: int) -> Own:
+    return Own(batch_size, num_threads=1, num_samples=num_samples, cores=1)
+
+
+def test_one_batch_of_each_shape_is_run() -> None:
+    inputs: Any = {"one": prompts(3, 3, 4), "two": prompts(4, 5, 3)}
+    batches = list(prewarm._one_of_each_shape(inputs, own_of(1, 3), False))
     assert [len(batch[0].prompt_ids) for batch in batches] == [3, 4, 5]
-    assert [len(batch) for batch in prewarm._one_of_each_shape(inputs, 2)] == [2, 1, 2, 1]
+    batches = list(prewarm._one_of_each_shape(inputs, own_of(2, 3), False))
+    assert [len(batch) for batch in batches] == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize("own_size", [1, 3, 5])
+@pytest.mark.parametrize("vary", [("batch",), ("batch", "order")])
+def test_every_shape_that_any_attempt_can_draw_is_run_once(
+    own_size: int, vary: tuple[str, ...]
+) -> None:
+    inputs: Any = {"one": prompts(*range(3, 14)), "two": prompts(*[4] * 7, 9, 9, 2, 30)}
+    own, ids = own_of(own_size, 11), [f"s{i}" for i in range(11)]
+    run = [shape(batch) for batch in prewarm._one_of_each_shape(inputs, own, True)]
+    assert len(run) == len(set(run))
+    drawn, sizes = set(), set()
+    for number in range(200):
+        varied = draw(vary, f"{number:016x}", 1, own)
+        sizes.add(varied["batch"]["size"])
+        for arm, prepared in inputs.items():
+            for batch in batch_plan(ids, arm, own_size, varied):
+                drawn.add(shape([prepared[at] for at in batch.positions]))
+    assert drawn <= set(run)
+    assert sizes == {*range(1, 9), 2 * own_size} - {own_size}
+    assert {rows for rows, _ in run} >= sizes
+
+
+def test_of_too_many_shapes_each_number_of_rows_has_its_likeliest() -> None:
+    lengths = range(1, 101)
+    inputs: Any = {"one": prompts(*lengths)}
+    run = [shape(batch) for batch in prewarm._one_of_each_shape(inputs, own_of(1, 100), True)]
+    assert len(run) == 100 + prewarm.MOST_VARIED
+    more = run[100:]
+    assert {rows for rows, _ in more} == set(range(2, 9))
+    assert more[:7] == [(rows, 100) for rows in range(2, 9)]
+    assert {length for rows, length in more if rows == 8} == set(range(83, 101))
+
+
+def test_a_process_for_each_cache_covers_what_claims_draw(root: Path) -> None:
+    launcher = Warmer()
+    kinds = {"a": ("gptqmodel", "pinned"), "b": ("gptqmodel", "cold")}
+    campaign = campaign_of(root, launcher, **kinds)
+
+    def warmed(name: str, *claims: tuple[str, ...]) -> list[tuple[Any, Any]]:
+        launcher.warmed.clear()
+        warm(campaign, {name: claims})
+        mine = [task for task in launcher.warmed if task.contract_name == name]
+        return [(task.vary, task.varied) for task in mine]
+
+    own = {"kernel_cache": "pinned"}
+    exact, other = ((), own), own | {"cache": False}
+    assert warmed("a", (), ("order",), ("threads",)) == [exact]
+    assert warmed("a", (), ("batch", "order")) == [(("batch",), own)]
+    assert warmed("a", ("cache",)) == [exact, ((), other)]
+    assert warmed("a", ("batch", "cache"), ("cache",)) == [exact, (("batch",), other)]
+    assert warmed("a", ("batch", "kernel_cache")) == [exact]
+    assert warmed("b", ("batch",), ("kernel_cache",)) == [exact]
+    assert warmed("b", ("batch", "kernel_cache")) == [(("batch",), own)]
+
+
+def test_what_was_covered_for_one_claim_is_not_taken_for_another(root: Path) -> None:
+    _, planned, places = planned_in(root)
+    campaign = Campaign(Landing(places.landing), Warmer(), {}, places.scratch)
+    task = campaign.task(planned.slots[0], planned.named[0], "prewarm-1")
+    others = [
+        task,
+        replace(task, vary=("batch",)),
+        replace(task, varied={"cache": False}),
+        replace(task, sample_ids=task.sample_ids[:1]),
+        replace(task, arms=task.arms[:1]),
+    ]
+    assert len({prewarm._mark(each) for each in others}) == len(others)
+    assert prewarm._mark(replace(task, attempt="prewarm-2")) == prewarm._mark(task)
+
+
+def test_a_pinned_cache_that_changes_is_void_and_names_what_came_and_the_remedy(root: Path) -> None:
+    write_contract(root / "configs", "toy", CONTRACT.replace('"cold"', '"pinned"'))
+    kernels = caches.pinned_kernels(places_in(root).scratch)
+
+    def compile_late(self: SyntheticEngine, sample: Any) -> dict[str, dict[str, int]]:
+        (kernels / "triton").mkdir(parents=True, exist_ok=True)
+        (kernels / "triton" / f"{sample.sample_id}.cubin").write_bytes(os.urandom(8))
+        return {}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SyntheticEngine, "executed", compile_late)
+        (verdict,) = certified(root).contracts
+    assert (verdict.verdict, verdict.code) == ("VOID", "setting-not-in-force")
+    assert "changed in the replay: 1 files, first triton/s0.cubin" in verdict.reason
+    assert "certifying again finds them there" in verdict.reason
 
 
 def test_naming_the_kernels_is_not_read_back_as_a_setting(
