@@ -2,10 +2,10 @@
 
     python -m tests.bench.landed_attempt CHANNEL
 
-It answers as a replay does: its identity first, then, for the task it reads from standard input,
-the digest of the manifest. Every digest of a row is that of the content beside it, every row has
-an input and an output of its own, and two attempts at one task have equal rows. Columns are made
-instead of records, so that a million rows take a minute.
+It answers as a replay does: its identity first, then, for the task and the token that it reads from
+standard input, the digest of the manifest. Every digest of a row is that of the content beside it,
+every row has an input and an output of its own, and two attempts at one task have equal rows.
+Columns are made instead of records, so that a million rows take a minute.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from fleet.evidence.manifest import Manifest, Part
 from fleet.evidence.platform import PLATFORM_FORMAT
 from fleet.evidence.records import SCHEMA, graded_fields, row_digests
 from fleet.evidence.roots import ArmRoots, attempt_roots
+from fleet.replay import freshness
+from fleet.replay.gpu.watch import HostWatch, since_boot_s
 from fleet.replay.probe import AtEntry, at_entry, read_platform, read_unit
 from fleet.replay.task import ReplayTask
 
@@ -126,6 +128,7 @@ def close(
     entry: AtEntry,
     parts: tuple[Part, ...],
     by_arm: dict[str, dict[str, bytes]],
+    observed: dict[str, Any],
 ) -> str:
     """Write the manifest; its digest as text."""
     facts = read_platform(task.attempt, entry.environment, {})
@@ -149,7 +152,7 @@ def close(
         platform_sha256=to_text(facts.digest),
         unit=dict(read_unit(task.node_label)),
         process=entry.process,
-        freshness={"nonce": task.attempt, "imported_at_entry": [], "predecessor_gone": True},
+        freshness=observed | {"device_first_used_after_s": since_boot_s()},
         effective={},
         effective_end={},
         census={},
@@ -165,15 +168,17 @@ def _text(roots: dict[str, bytes]) -> dict[str, str]:
 
 
 def main() -> None:
-    """Identity, task, digest."""
+    """Identity, task, token, digest."""
     entry = at_entry()
     with os.fdopen(int(sys.argv[1]), "w") as channel:
         print(json.dumps(asdict(entry.process)), file=channel, flush=True)
         task = ReplayTask.from_json(json.loads(sys.stdin.readline()))
+        observed = freshness.at_entry(task, entry, {})
+        token = sys.stdin.readline().strip()
+        observed |= freshness.before_loading(task, HostWatch(), token)
         task.folder.mkdir(parents=True, exist_ok=True)
-        print(
-            json.dumps({"digest": close(task, entry, *land_rows(task))}), file=channel, flush=True
-        )
+        digest = close(task, entry, *land_rows(task), observed)
+        print(json.dumps({"digest": digest}), file=channel, flush=True)
 
 
 if __name__ == "__main__":

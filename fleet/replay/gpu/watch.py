@@ -80,7 +80,7 @@ class DeviceWatch:
         or why; ``seen_at_s`` counts from the start of the machine."""
         begun = time.monotonic()
         while (why := self._not_free()) is not None and time.monotonic() - begun < within_s:
-            time.sleep(0.1)
+            time.sleep(0.01)
         return {
             "uuid": self._device.uuid,
             "idle_bytes": self._device.idle_bytes,
