@@ -20,7 +20,8 @@ from fleet.evidence.landing import Landing
 from fleet.evidence.summary import AttemptSummary
 from fleet.evidence.trace import calls_files, read_trace
 from fleet.judge.tracing.calls import coverage
-from fleet.report.answers import Answers, Asked, CampaignAnswer, known_contracts
+from fleet.judge.verdict import Verdict
+from fleet.report.answers import Answers, Asked, known_contracts
 from fleet.report.measured import measured
 from fleet.schedule.plan import MUST
 from fleet.store import queries
@@ -89,7 +90,12 @@ def _trace_format(landing: Landing, manifest: dict[str, Any]) -> int:
 def _campaign(answers: Answers, campaign: str, known: list[Asked]) -> dict[str, Any]:
     summaries = queries.summaries(answers.store.con, campaign=campaign)
     ran = {s.execution_id for s in summaries}
-    named = [a for a in known if a.execution_id in ran and a.name not in MUST]
+    named = [
+        a.about(vary)
+        for a in known
+        if a.execution_id in ran and a.name not in MUST
+        for vary in dict.fromkeys(s.vary for s in summaries if s.execution_id == a.execution_id)
+    ]
     controls = [a for a in known if a.execution_id in ran and a.name in MUST]
     answer = answers.campaign(campaign, named, controls)
     return {
@@ -97,20 +103,29 @@ def _campaign(answers: Answers, campaign: str, known: list[Asked]) -> dict[str, 
         "attempts": len(summaries),
         "states": sorted({s.state for s in summaries}),
         "controls_behave": {c.verdict.contract: not c.mismatches for c in answer.controls},
-        "contracts": [_entry(answers, asked, answer) for asked in named],
+        "contracts": [
+            _entry(answers, asked, verdict, answer.campaign)
+            for asked, verdict in zip(named, answer.contracts, strict=True)
+        ],
     }
 
 
-def _entry(answers: Answers, asked: Asked, answer: CampaignAnswer) -> dict[str, Any]:
-    verdict = next(v for v in answer.contracts if v.contract == asked.name)
-    landed = queries.summaries(
-        answers.store.con, execution_id=asked.execution_id, campaign=answer.campaign
+def _entry(answers: Answers, asked: Asked, verdict: Verdict, campaign: str) -> dict[str, Any]:
+    everything = queries.summaries(
+        answers.store.con, execution_id=asked.execution_id, campaign=campaign
     )
-    found = answers.localised(answer.campaign, landed)
+    landed = [s for s in everything if s.vary == verdict.vary]
+    found = answers.localised(campaign, landed)
     figures = measured(answers.landing, landed)
     return {
         "contract": asked.name,
         "execution_id": asked.execution_id,
+        "vary": list(verdict.vary),
+        "scope": verdict.scope,
+        "units": len(verdict.units),
+        "varied": [
+            [s.varied, _manifest(answers.landing, s).get("stress", {})] for s in landed if s.varied
+        ],
         "verdict": verdict.verdict,
         "reason": verdict.reason,
         "attained_grade": verdict.attained_grade,

@@ -53,6 +53,7 @@ class LandingLauncher(ProcessLauncher):
         ours, theirs = os.pipe()
         child = subprocess.Popen(
             [sys.executable, "-m", "tests.bench.landed_attempt", str(theirs)],
+            env=os.environ | environment,
             stdin=subprocess.PIPE,
             pass_fds=(theirs,),
             text=True,

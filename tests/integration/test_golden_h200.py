@@ -2,8 +2,9 @@
 
 Each ``tests/golden/h200-*.tar.xz`` is a landing of an NVIDIA H200; the JSON beside it says what it
 shows. ``awq-sweep``: one sweep. ``always-on``: a campaign of two contracts that were traced
-throughout, then one of them untraced. Nothing here needs a GPU: verdicts are functions of landed
-evidence.
+throughout, then one of them untraced. ``vary``: two contracts, an exact repeat and six claims each.
+``same-class``: the two of them on two devices of one host. Nothing here needs a GPU: verdicts are
+functions of landed evidence.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from tests.integration.command_line import fleet
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 README = (GOLDEN.parents[1] / "README.md").read_text()
-NAMES = ("h200-awq-sweep", "h200-always-on")
+NAMES = ("h200-awq-sweep", "h200-always-on", "h200-vary", "h200-same-class")
 RECORDED: dict[str, dict[str, Any]] = {
     name: json.loads((GOLDEN / f"{name}.json").read_text()) for name in NAMES
 }
 (SWEEP,) = RECORDED["h200-awq-sweep"]["campaigns"]
 TRACED, UNTRACED = RECORDED["h200-always-on"]["campaigns"]
+(VARIED,) = RECORDED["h200-vary"]["campaigns"]
+(ON_TWO,) = RECORDED["h200-same-class"]["campaigns"]
 CULPRIT = "model.layers.0.self_attn.k_proj"
 
 
@@ -83,17 +86,18 @@ def test_the_archive_gives_the_recorded_summary(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_ran_on_one_device_and_the_controls_behaved(name: str) -> None:
+def test_all_ran_on_one_platform_and_the_controls_behaved(name: str) -> None:
     recorded = RECORDED[name]
-    assert (len(recorded["units"]), len(recorded["platform_sha256"])) == (1, 1)
+    devices = 2 if name == "h200-same-class" else 1
+    assert (len(recorded["units"]), len(recorded["platform_sha256"])) == (devices, 1)
     assert recorded["gpu_model"] == "NVIDIA H200"
     for campaign in recorded["campaigns"]:
-        assert campaign["states"] == ["COMPLETE"]
+        assert set(campaign["states"]) == {"COMPLETE"} | ({"VOID"} if campaign is VARIED else set())
         assert set(campaign["controls_behave"].values()) == {True}
 
 
 def test_one_archive_holds_traces_of_each_format() -> None:
-    assert [RECORDED[name]["trace_formats"] for name in NAMES] == [[1], [2]]
+    assert [RECORDED[name]["trace_formats"] for name in NAMES] == [[1], [2], [2], [2]]
 
 
 def test_marlin_fails_where_two_other_backends_of_the_same_checkpoint_pass() -> None:
@@ -231,7 +235,7 @@ def test_the_readme_shows_the_figures_of_the_always_on_trace() -> None:
     assert root.removeprefix("sha256:")[:12] in lines["@awq_torch"]
     seconds = [each["generate_s"] for each in torch["traced"]]
     assert [f"{each:.1f}" for each in seconds] == ["6.1", "6.1"]
-    assert "traced 6.1" in README
+    assert "traced 6.1 and 6.1 s" in (GOLDEN / "README.md").read_text()
 
 
 def test_the_contract_of_the_evidence_is_the_one_that_is_shipped() -> None:
@@ -255,3 +259,70 @@ def test_status_shows_what_traced_replays_reach_beside_what_untraced_ones_do(
         ("awq_torch", "PASS", "logits"),
         ("awq_torch", "PASS", "modules"),
     }
+
+
+def claims(backend: str) -> dict[str, dict[str, Any]]:
+    """What was varied -> what the campaign says of it."""
+    return {
+        "+".join(entry["vary"]): entry
+        for entry in VARIED["contracts"]
+        if backend_of(entry) == backend
+    }
+
+
+@pytest.mark.parametrize("backend", ["awq_torch", "awq_gemm"])
+def test_what_passes_as_an_exact_repeat_is_asked_for_more(backend: str) -> None:
+    found = claims(backend)
+    (root,) = found[""]["logits_roots"]
+    for vary in ("", "order", "memory", "load"):
+        assert (found[vary]["verdict"], found[vary]["logits_roots"]) == ("PASS", [root])
+    for vary, words in (
+        ("batch", "shape-dependent, repeatable: all 3 replays with the contract's own batch agree"),
+        (
+            "cache",
+            "depends on the key-value cache: all 3 replays with the contract's own use_cache",
+        ),
+    ):
+        assert (found[vary]["verdict"], found[vary]["mismatches"]) == ("FAIL", 48)
+        assert words in found[vary]["reason"]
+        assert root in found[vary]["logits_roots"]
+
+
+def test_kernels_compiled_anew_agree_where_there_are_any() -> None:
+    compiled, shipped = claims("awq_gemm")["kernel_cache"], claims("awq_torch")["kernel_cache"]
+    assert (compiled["verdict"], shipped["verdict"]) == ("PASS", "VOID")
+    assert compiled["logits_roots"] == claims("awq_gemm")[""]["logits_roots"]
+    assert "all kernels of this contract came compiled" in shipped["reason"]
+
+
+@pytest.mark.parametrize("backend", ["awq_torch", "awq_gemm"])
+def test_the_stress_on_a_device_was_there(backend: str) -> None:
+    found = claims(backend)
+    ((_, stress),) = found["load"]["varied"]
+    load = stress["load"]
+    assert load["device_launches"] > 0
+    assert load["device_busy_ms"] / 1000 > 0.9 * load["device_wall_s"]
+    ((varied, stress),) = found["memory"]["varied"]
+    assert (stress["memory"]["device_blocks"], stress["memory"]["device_filled"]) == (5, 5)
+    assert stress["memory"]["byte"] == varied["memory"]
+
+
+@pytest.mark.parametrize("backend", ["awq_torch", "awq_gemm"])
+def test_two_devices_of_one_host_agree_with_each_other_and_with_another_host(backend: str) -> None:
+    entry = by_backend(ON_TWO, backend)
+    assert (entry["verdict"], entry["scope"], entry["units"]) == ("PASS", "same-class", 2)
+    assert entry["logits_roots"] == claims(backend)[""]["logits_roots"]
+
+
+@pytest.mark.parametrize("backend", ["awq_torch", "awq_gemm"])
+def test_the_readme_says_of_each_claim_what_the_evidence_says(backend: str) -> None:
+    (line,) = [each for each in README.splitlines() if each.startswith(f"H200 {backend} ")]
+    shown = line.split()[2:10]
+    order = ("", "order", "memory", "load", None, "batch", "cache", "kernel_cache")
+    found = claims(backend)
+    for word, vary in zip(shown, order, strict=True):
+        if vary is not None:
+            entry = found[vary]
+            assert word == (
+                str(entry["mismatches"]) if entry["verdict"] == "FAIL" else entry["verdict"]
+            )
