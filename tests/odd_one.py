@@ -57,7 +57,7 @@ def _racy_class(p: float) -> Root:
 SCENARIOS = (
     Scenario("all clean", lambda *_: USUAL, None),
     Scenario("one bad unit", lambda u, *_: USUAL if u else "bad", "unit", frozenset({0})),
-    Scenario("bad, repaired at night 5", lambda u, night, _: "bad" if not u and night < 5 else USUAL,
+    Scenario("repaired after night 5", lambda u, night, _: "bad" if not u and night < 5 else USUAL,
              "unit", frozenset({0})),
     Scenario("two bad units of a class", lambda u, *_: f"bad {u}" if u < 2 else USUAL,
              "unit", frozenset({0, 1})),

@@ -95,6 +95,10 @@ class Charge:
         return {"charge": self.charge, "words": self.words, "units": units}
 
 
+UNCHARGED = Charge("undecided", "no two good replays have two roots: nothing to charge a unit with")
+"""Of a FAIL that rests on something else than roots of good replays."""
+
+
 def replays_of(members: Sequence[AttemptSummary], require: Require) -> list[Replay]:
     """The good replays of one set, with their roots at the required grade, as accepted."""
     return sorted(
