@@ -149,6 +149,7 @@ def simulated(scenario: Scenario, runs: int, nights: int = 30) -> list[Run]:
 class Rates:
     """Shares of runs, but for the nights: counted from the first one, of the runs that decided.
 
+    ``other_charge``: charged otherwise, which neither *undecided* nor a fault that never showed is.
     ``wrong_quarantine``: a unit that is not at fault was quarantined; ``uncorrected``: would have
     been, by Fisher's p alone.
     """
@@ -165,7 +166,7 @@ class Rates:
     def of(cls, runs: Sequence[Run]) -> Rates:
         """What happened to the units at fault, to the others, and to the charge at the end."""
         right = runs[0].scenario.right
-        wrong = {"class", "unit", None} - {right}
+        wrong = {"class", "unit"} - {right}
         first = [found[0] for run in runs if (found := run.decided("quarantined", faulty=True))]
         nights = [int(decision.as_of_s // DAY_S) + 1 for decision in first]
         return cls(
