@@ -25,8 +25,13 @@ def fisher_one_sided(odd: int, replays: int, odd_elsewhere: int, replays_elsewhe
             f"odd replays are some of all: {odd}/{replays}, {odd_elsewhere}/{replays_elsewhere}"
         )
     marked, total = odd + odd_elsewhere, replays + replays_elsewhere
-    tail = sum(
-        comb(marked, here) * comb(total - marked, replays - here)
-        for here in range(odd, min(marked, replays) + 1)
-    )
+    plain = total - marked
+    here = max(odd, replays - plain)
+    ways = comb(marked, here) * comb(plain, replays - here)
+    tail = 0
+    while ways:
+        tail += ways
+        ways = ways * (marked - here) * (replays - here)
+        here += 1
+        ways //= here * (plain - replays + here)
     return tail / comb(total, replays)
