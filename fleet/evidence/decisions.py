@@ -126,10 +126,18 @@ def in_force(decisions: Iterable[Decision]) -> dict[DecisionKey, Decision]:
     return {decision.key: decision for decision in decisions}
 
 
-def quarantined(landing: Landing) -> dict[str, tuple[Decision, ...]]:
-    """Units that only the nightly look at them should go to -> the quarantines in force."""
+def standing(landing: Landing) -> dict[str, tuple[Decision, ...]]:
+    """Unit -> the decisions in force about it, releases included."""
     found: dict[str, tuple[Decision, ...]] = {}
     for decision in in_force(read(landing)).values():
-        if decision.kind == "quarantined":
-            found[decision.unit] = (*found.get(decision.unit, ()), decision)
+        found[decision.unit] = (*found.get(decision.unit, ()), decision)
     return found
+
+
+def quarantined(landing: Landing) -> dict[str, tuple[Decision, ...]]:
+    """Units that only the nightly look at them should go to -> the quarantines in force."""
+    told = {
+        unit: tuple(d for d in found if d.kind == "quarantined")
+        for unit, found in standing(landing).items()
+    }
+    return {unit: found for unit, found in told.items() if found}

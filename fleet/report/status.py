@@ -54,7 +54,7 @@ class StatusRow:
     units_known: int = 0
     charge: Charge | None = None
     apart: Apart | None = None
-    quarantined: tuple[Decision, ...] = ()
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def units_tested(self) -> int:
@@ -79,10 +79,10 @@ class StatusRow:
         }
 
     def _charge(self) -> dict[str, Any] | None:
-        """The charge, with the recorded decisions about the row's units beside it."""
+        """The charge, with the decisions in force about the row's units beside it."""
         if self.charge is None:
             return None
-        return self.charge.to_json() | {"quarantined": [d.to_json() for d in self.quarantined]}
+        return self.charge.to_json() | {"decisions": [d.to_json() for d in self.decisions]}
 
 
 def status_rows(
@@ -117,12 +117,12 @@ def status_rows(
             told = rows_of(answers, asked, controls, facts, now_s)
             rows.extend([*told, *_untested_claim(asked, told)])
     units = queries.units_of_platforms(answers.store.con)
-    out = decisions.quarantined(answers.landing)
+    decided = decisions.standing(answers.landing)
     return [
         replace(
             row,
             units_known=units.get(row.platform, 0),
-            quarantined=tuple(d for u in _units_of(row) for d in out.get(u, ())),
+            decisions=tuple(d for u in _units_of(row) for d in decided.get(u, ())),
         )
         for row in rows
     ]

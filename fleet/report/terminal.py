@@ -132,13 +132,13 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
         if row.state != "PASS" and words:
             screen.verbatim(console, f"{_name_of(row)}: {words}")
         if row.charge and not row.behaves:
-            screen.verbatim(console, f"{_name_of(row)}: {_charge(row.charge, row.quarantined)}")
+            screen.verbatim(console, f"{_name_of(row)}: {_charge(row.charge, row.decisions)}")
     for line in _apart(rows):
         screen.verbatim(console, line)
 
 
-def _charge(charge: Charge, quarantined: Sequence[Decision]) -> str:
-    told = "".join(f"; unit {d.unit} {d.in_words()}" for d in quarantined)
+def _charge(charge: Charge, decisions: Sequence[Decision]) -> str:
+    told = "".join(f"; unit {d.unit} {d.in_words()}" for d in decisions)
     return f"charge {charge.charge}: {charge.words}{told}"
 
 

@@ -18,7 +18,7 @@ from fleet.evidence.decisions import Decision
 from fleet.evidence.landing import Landing
 from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
-from fleet.judge.charge import Suspicion, replays_of, suspicions, usual_root
+from fleet.judge.charge import Replay, Suspicion, replays_of, suspicions, usual_root
 from fleet.judge.sets import groups
 from fleet.report import screen
 from fleet.report.answers import Asked, known_contracts
@@ -33,8 +33,8 @@ class UnitRow:
     """One unit. ``odd`` of ``replays``: exact repeats of contracts that are no injected fault.
 
     ``undecided``: further ones, of sets in which no root is the usual one. ``suspicions``: contract
-    and suspicion, smallest p first. ``quarantined``: decisions in force. ``age_s``: since a replay
-    on it was accepted last.
+    and suspicion, smallest p first; none from before a release. ``decisions``: those in force.
+    ``age_s``: since a replay on it was accepted last.
     """
 
     unit: str
@@ -44,7 +44,7 @@ class UnitRow:
     odd: int
     undecided: int
     suspicions: tuple[tuple[str, Suspicion], ...]
-    quarantined: tuple[Decision, ...]
+    decisions: tuple[Decision, ...]
     last_seen_s: float | None
     age_s: float | None
 
@@ -52,7 +52,7 @@ class UnitRow:
     def state(self) -> str:
         """One of :data:`STATES`."""
         told = (
-            bool(self.quarantined),
+            any(d.kind == "quarantined" for d in self.decisions),
             any(s.suspect for _, s in self.suspicions),
             self.odd > 0,
             self.undecided > 0,
@@ -72,7 +72,7 @@ class UnitRow:
             "odd": self.odd,
             "undecided": self.undecided,
             "suspicions": [{"contract": name} | s.to_json() for name, s in self.suspicions],
-            "quarantined": [d.to_json() for d in self.quarantined],
+            "decisions": [d.to_json() for d in self.decisions],
             "last_seen_s": self.last_seen_s,
             "age_s": self.age_s,
         }
@@ -82,7 +82,8 @@ class UnitRow:
 class _Counts:
     replays: Counter[str] = field(default_factory=Counter)
     undecided: Counter[str] = field(default_factory=Counter)
-    odd: dict[str, list[tuple[str, Suspicion]]] = field(default_factory=dict)
+    odd: Counter[str] = field(default_factory=Counter)
+    suspicions: dict[str, list[tuple[str, Suspicion]]] = field(default_factory=dict)
 
 
 def tested_by(store: Store) -> list[Asked]:
@@ -102,31 +103,46 @@ def tested_by(store: Store) -> list[Asked]:
 def unit_rows(store: Store, landing: Landing, now_s: float) -> list[UnitRow]:
     """By state, then by name."""
     summaries = queries.summaries(store.con)
-    counts = _counts(tested_by(store), summaries)
+    decided = decisions.standing(landing)
+    counts = _counts(tested_by(store), summaries, decided)
     newest = _newest(summaries)
-    out = decisions.quarantined(landing)
     facts = queries.platforms(store.con)
     rows = [
-        _row(unit, newest.get(unit), counts, out.get(unit, ()), facts, now_s)
-        for unit in sorted({*queries.units(store.con), *newest, *out})
+        _row(unit, newest.get(unit), counts, decided.get(unit, ()), facts, now_s)
+        for unit in sorted({*queries.units(store.con), *newest, *decided})
     ]
     return sorted(rows, key=lambda row: STATES.index(row.state))
 
 
-def _counts(contracts: Iterable[Asked], summaries: Sequence[AttemptSummary]) -> _Counts:
+def _counts(
+    contracts: Iterable[Asked],
+    summaries: Sequence[AttemptSummary],
+    decided: Mapping[str, Sequence[Decision]],
+) -> _Counts:
     found = _Counts()
     by_id: dict[str, list[AttemptSummary]] = {}
     for s in summaries:
         by_id.setdefault(s.execution_id, []).append(s)
+    released = [d for own in decided.values() for d in own if d.kind == "released"]
     for asked in contracts:
         for key, members in groups(by_id.get(asked.execution_id, ())).items():
             if key.platform and not key.vary:
-                replays = replays_of(members, asked.require)
-                told = found.replays if usual_root(replays) is not None else found.undecided
-                told.update(r.unit for r in replays)
-                for suspicion in suspicions(replays):
-                    found.odd.setdefault(suspicion.unit, []).append((asked.name, suspicion))
+                about = (key.execution_id, key.traced, asked.require.grade)
+                since_s = {d.unit: d.as_of_s for d in released if d.key[1:] == about}
+                _count(found, asked, replays_of(members, asked.require), since_s)
     return found
+
+
+def _count(
+    found: _Counts, asked: Asked, replays: Sequence[Replay], since_s: Mapping[str, float]
+) -> None:
+    usual = usual_root(replays)
+    if usual is None:
+        return found.undecided.update(r.unit for r in replays)
+    found.replays.update(r.unit for r in replays)
+    found.odd.update(r.unit for r in replays if r.root != usual)
+    for suspicion in suspicions(replays, since_s):
+        found.suspicions.setdefault(suspicion.unit, []).append((asked.name, suspicion))
 
 
 def _newest(summaries: Iterable[AttemptSummary]) -> dict[str, AttemptSummary]:
@@ -139,22 +155,22 @@ def _row(
     unit: str,
     newest: AttemptSummary | None,
     counts: _Counts,
-    out: tuple[Decision, ...],
+    decided: tuple[Decision, ...],
     facts: Mapping[str, Any],
     now_s: float,
 ) -> UnitRow:
     platform = newest.platform if newest else ""
     seen_s = newest.accepted_at_s if newest else None
-    odd = counts.odd.get(unit, [])
+    odd = counts.suspicions.get(unit, [])
     return UnitRow(
         unit=unit,
         platform=platform,
         platform_label=Platform(facts[platform]["facts"]).label() if platform in facts else "",
         replays=counts.replays[unit],
-        odd=sum(s.odd for _, s in odd),
+        odd=counts.odd[unit],
         undecided=counts.undecided[unit],
         suspicions=tuple(sorted(odd, key=lambda found: (found[1].p, found[0]))),
-        quarantined=out,
+        decisions=decided,
         last_seen_s=seen_s,
         age_s=None if seen_s is None else now_s - seen_s,
     )
@@ -173,7 +189,7 @@ def print_units(console: Console, rows: Sequence[UnitRow]) -> None:
         table.add_row(Text(row.unit), row.state, odd, screen.age(row.age_s), Text(label))
     console.print(table)
     for row in rows:
-        for decision in row.quarantined:
+        for decision in row.decisions:
             screen.verbatim(console, f"unit {row.unit}: {decision.in_words()}")
         for name, suspicion in row.suspicions:
             screen.verbatim(console, f"{name}: {suspicion.in_words()}")

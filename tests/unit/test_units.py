@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,23 @@ def test_a_quarantined_unit_comes_first_and_is_shown_with_the_reason(
     first = json.loads(capsys.readouterr().out)["units"][0]
     assert (first["unit"], first["state"], first["odd"]) == ("unit-0", "quarantined", 4)
     assert first["suspicions"][0]["contract"] == "toy"
-    assert first["quarantined"][0]["raised_by"] == f"{1:016x}"
+    assert first["decisions"][0]["raised_by"] == f"{1:016x}"
+
+
+def test_a_released_unit_is_no_suspect_and_its_odd_replays_stay_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = landed(tmp_path, specs())
+    (made,) = decided(root)
+    back = replace(made, kind="released", as_of_s=made.as_of_s + 1, nights=14, replays=28)
+    decisions.record(Landing.open(places_in(root).landing), [back])
+    (found,) = [r for r in units(root) if r.unit == "unit-0"]
+    assert (found.state, found.odd, found.replays, found.suspicions) == ("odd", 4, 4, ())
+    fleet(root, "units")
+    assert "on toy after 14 clean nights, 28 replays" in capsys.readouterr().out
+    (row,) = status(root)
+    assert row.charge is not None and row.charge.charge == "unit"
+    assert row.to_json()["charge"]["decisions"][0]["kind"] == "released"
 
 
 def test_where_no_root_is_usual_no_unit_is_said_to_agree(tmp_path: Path) -> None:
@@ -150,14 +167,14 @@ def test_a_status_says_whom_the_mismatch_is_charged_to(
     root = landed(tmp_path, specs())
     (row,) = status(root)
     shown = row.to_json()["charge"]
-    assert (shown["charge"], shown["quarantined"]) == ("unit", [])
+    assert (shown["charge"], shown["decisions"]) == ("unit", [])
     assert shown["words"] == "unit unit-0 suspect 3/3 vs 0/20, p=0.00056"
     (suspicion,) = shown["units"]
     assert (suspicion["odd"], suspicion["replays"], suspicion["suspect"]) == (4, 4, True)
     before = (row.state, exit_code([row]))
     decided(root)
     (row,) = status(root)
-    assert row.to_json()["charge"]["quarantined"][0]["unit"] == "unit-0"
+    assert row.to_json()["charge"]["decisions"][0]["unit"] == "unit-0"
     assert (row.state, exit_code([row])) == before
     fleet(root, "status", "toy")
     (line,) = [told for told in capsys.readouterr().out.splitlines() if "charge" in told]
