@@ -123,6 +123,19 @@ def status(
 
 @app.command()
 @grouped
+def units(where: Where, form: Form) -> None:
+    """Every unit: replays, how many were odd, suspicion, quarantine, when it was last seen."""
+    from fleet.evidence.landing import Landing
+    from fleet.report.units import print_units, unit_rows, units_document
+    from fleet.store.open import open_reader
+
+    with open_reader(where.store) as store:
+        rows = unit_rows(store, Landing.open(where.landing), time.time())
+    form.show(units_document(rows), print_units, rows)
+
+
+@app.command()
+@grouped
 def diff(
     a: Annotated[str, typer.Argument(help="An attempt, a platform digest, or a contract name.")],
     b: Annotated[str, typer.Argument(help="The other one, of the same kind.")],

@@ -23,13 +23,18 @@ from fleet.evidence.landing import Landing, write_once
 LEDGER_FORMAT = 1
 START = to_text(sha256(b"fleet-ledger-1\n"))
 
+DECISIONS = "decisions-"
+"""Chains of this name are of no campaign: they hold decisions about units."""
+
 Kind = Literal[
-    "campaign", "planned", "started", "go", "gone", "accepted", "given_up", "controls", "closed"
-]
+    "campaign", "planned", "started", "go", "gone", "accepted", "given_up", "controls", "closed",
+    "quarantined", "released",
+]  # fmt: skip
 """campaign: opened, with its contracts · planned · started: process identity seen alive · go: the
 token that lets it use its unit, and after which attempt there · gone: death observed, from where ·
 accepted: manifest digest · given_up: FAILED or LOST with its cause · controls: which contracts were
-this campaign's controls · closed: nothing more will come."""
+this campaign's controls · closed: nothing more will come · quarantined, released: decisions about a
+unit, in chains of their own."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,15 @@ def chain_folder(landing: Landing, campaign: str) -> Path:
 
 def campaigns(landing: Landing) -> list[str]:
     """Campaign names, sorted."""
+    return [name for name in _chains(landing) if not name.startswith(DECISIONS)]
+
+
+def decision_chains(landing: Landing) -> list[str]:
+    """Names of the chains that hold decisions, sorted."""
+    return [name for name in _chains(landing) if name.startswith(DECISIONS)]
+
+
+def _chains(landing: Landing) -> list[str]:
     if not landing.ledger.exists():
         return []
     return sorted(p.name for p in landing.ledger.iterdir() if p.is_dir())
@@ -105,6 +119,19 @@ def read_chain(landing: Landing, campaign: str) -> list[Entry]:
         entries.append(entry)
         head = to_text(sha256(data))
     return entries
+
+
+def salvage(landing: Landing, campaign: str) -> list[Entry]:
+    """The entries of a broken chain that read as its own."""
+    found = []
+    for path in sorted(chain_folder(landing, campaign).glob("[0-9]*.json")):
+        try:
+            entry = Entry(**json.loads(path.read_bytes()))
+        except (ValueError, TypeError):
+            continue
+        if entry.campaign == campaign and isinstance(entry.body, dict):
+            found.append(entry)
+    return found
 
 
 def _pack(entry: Entry) -> None:
@@ -135,8 +162,8 @@ def chain_head(landing: Landing, campaign: str) -> str:
 
 
 def landing_head(landing: Landing) -> str:
-    """SHA-256 over the sorted campaign heads: one value for everything the ledger holds."""
-    heads = [f"{name} {chain_head(landing, name)}\n" for name in campaigns(landing)]
+    """SHA-256 over the sorted heads of all chains: one value for everything the ledger holds."""
+    heads = [f"{name} {chain_head(landing, name)}\n" for name in _chains(landing)]
     return to_text(sha256("".join(heads).encode()))
 
 

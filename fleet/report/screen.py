@@ -84,3 +84,19 @@ def emit(document: dict[str, Any], output: Path | None = None) -> None:
         sys.stdout.write(text)
     else:
         output.write_text(text, encoding="utf-8")
+
+
+def verbatim(console: Console, text: str | Text) -> None:
+    """As it stands: evidence may hold brackets and colons, which are no markup and no emoji."""
+    plain = Text(text) if isinstance(text, str) else text
+    console.print(plain, soft_wrap=True, highlight=False)
+
+
+def age(age_s: float | None) -> str:
+    """In the largest unit that still tells."""
+    if age_s is None:
+        return "-"
+    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
+        if age_s < limit:
+            return f"{age_s / size:.0f} {unit}"
+    return f"{age_s / 86400:.0f} d"

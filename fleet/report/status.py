@@ -17,9 +17,13 @@ from fleet.contract.model import GRADES
 from fleet.contract.variant import variant_of
 from fleet.contract.vary import claim, in_words
 from fleet.errors import ContractError
+from fleet.evidence import decisions
+from fleet.evidence.decisions import Decision
 from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
+from fleet.judge.apart import Apart, apart
+from fleet.judge.charge import UNCHARGED, Charge, charge_of, replays_of
 from fleet.judge.present import DAY_S
 from fleet.judge.sets import in_order
 from fleet.judge.verdict import Verdict
@@ -33,7 +37,9 @@ class StatusRow:
     """One contract on one platform. ``verdict`` is None when nothing was ever tested.
 
     ``behaves``: the contract is a control and did what it must. ``units_known``: how many units
-    ever showed this platform, of which the verdict is about some.
+    ever showed this platform, of which the verdict is about some. ``charge``: to whom a mismatch is
+    charged, None where there is none. ``apart``: what sets this platform apart from others on which
+    the same contract gives other bits.
     """
 
     contract: str
@@ -46,6 +52,9 @@ class StatusRow:
     note: str = ""
     behaves: bool = False
     units_known: int = 0
+    charge: Charge | None = None
+    apart: Apart | None = None
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def units_tested(self) -> int:
@@ -65,7 +74,15 @@ class StatusRow:
             "behaves": self.behaves,
             "units_tested": self.units_tested,
             "units_known": self.units_known,
+            "charge": self._charge(),
+            "platforms_apart": self.apart.to_json() if self.apart else None,
         }
+
+    def _charge(self) -> dict[str, Any] | None:
+        """The charge, with the decisions in force about the row's units beside it."""
+        if self.charge is None:
+            return None
+        return self.charge.to_json() | {"decisions": [d.to_json() for d in self.decisions]}
 
 
 def status_rows(
@@ -100,7 +117,19 @@ def status_rows(
             told = rows_of(answers, asked, controls, facts, now_s)
             rows.extend([*told, *_untested_claim(asked, told)])
     units = queries.units_of_platforms(answers.store.con)
-    return [replace(row, units_known=units.get(row.platform, 0)) for row in rows]
+    decided = decisions.standing(answers.landing)
+    return [
+        replace(
+            row,
+            units_known=units.get(row.platform, 0),
+            decisions=tuple(d for u in _units_of(row) for d in decided.get(u, ())),
+        )
+        for row in rows
+    ]
+
+
+def _units_of(row: StatusRow) -> list[str]:
+    return [unit["unit"] for unit in row.verdict.units] if row.verdict else []
 
 
 def _untested_claim(asked: Asked, told: Sequence[StatusRow]) -> list[StatusRow]:
@@ -158,8 +187,24 @@ def rows_of(
         elif sum(other.vary == key.vary for other in groups) == 1:
             rows.append(_row(answers, asked, key, members, [], controls, facts, now_s))
     rows = [_with_traces(answers, row, asked, summaries) for row in rows]
+    rows = [replace(row, apart=_apart(row, asked, groups, facts)) for row in rows]
     untraced = [r for r in rows if not (r.verdict and r.verdict.traced)]
     return [r for r in rows if r in untraced or _adds(r, untraced)] or rows
+
+
+def _apart(
+    row: StatusRow,
+    asked: Asked,
+    groups: Mapping[rules.SetKey, Sequence[AttemptSummary]],
+    facts: Mapping[str, Any],
+) -> Apart | None:
+    """Among the platforms of the row's own claim and trace mode."""
+    if row.verdict is None:
+        return None
+    own = (row.verdict.vary, row.verdict.traced)
+    here = {k.platform: m for k, m in groups.items() if k.platform and (k.vary, k.traced) == own}
+    replays = {platform: replays_of(m, asked.require) for platform, m in here.items()}
+    return apart(replays, row.platform, {name: facts[name]["facts"] for name in here})
 
 
 def _adds(row: StatusRow, untraced: Sequence[StatusRow]) -> bool:
@@ -259,6 +304,8 @@ def _row(
     behaves = asked.expect is not None and not rules.check_expectation(verdict, asked.expect)
     behaves = behaves and state != "STALE"
     age_s = None if at is None else now_s - at
+    charge = charge_of(members, asked.require) or (UNCHARGED if failed else None)
     return StatusRow(
-        name, key.execution_id, key.platform, label, state, verdict, age_s, behaves=behaves
-    )
+        name, key.execution_id, key.platform, label, state, verdict, age_s, behaves=behaves,
+        charge=charge,
+    )  # fmt: skip

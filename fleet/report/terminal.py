@@ -5,7 +5,7 @@ Knows no rule; every word about a verdict comes from the judge.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.contract.vary import in_words
+from fleet.evidence.decisions import Decision
+from fleet.judge.charge import Charge
 from fleet.judge.rules import verdict_lines
 from fleet.judge.verdict import Verdict
 from fleet.report import screen
@@ -39,7 +41,7 @@ def print_campaign(console: Console, answer: CampaignAnswer) -> None:
             words += f": {place_of(control.verdict.culprit)}, {control.verdict.fault}"
         if control.mismatches:
             words = "DOES NOT BEHAVE: " + "; ".join(control.mismatches)
-        _verbatim(console, f"control {control.verdict.contract}: {words}")
+        screen.verbatim(console, f"control {control.verdict.contract}: {words}")
 
 
 def _add_row(table: Table, verdict: Verdict, role: str) -> None:
@@ -75,40 +77,34 @@ def _bound(value: float | None) -> str:
 def _print_details(console: Console, verdict: Verdict, behaved: frozenset[str]) -> None:
     note = "  (a control: as expected)" if verdict.contract in behaved else ""
     name = Text(f"\n{told_name(verdict.contract, verdict.vary)}", style="bold")
-    _verbatim(console, name + Text(f": {verdict.reason}{note}"))
+    screen.verbatim(console, name + Text(f": {verdict.reason}{note}"))
     for line in verdict_lines(verdict):
-        _verbatim(console, f"  {line}")
+        screen.verbatim(console, f"  {line}")
     if verdict.bounds.get("process") is not None:
         of, share = verdict.bounds["replays"], _bound(verdict.bounds["process"])
-        _verbatim(console, f"  processes of another kind: {share} after {of} equal ones")
+        screen.verbatim(console, f"  processes of another kind: {share} after {of} equal ones")
     if verdict.first_difference:
         _print_difference(console, verdict)
     for line in culprit_lines(verdict.culprit) if verdict.culprit else ():
-        _verbatim(console, line)
+        screen.verbatim(console, line)
     for warning in verdict.warnings:
-        _verbatim(console, Text(f"  warning: {warning}", style="yellow"))
+        screen.verbatim(console, Text(f"  warning: {warning}", style="yellow"))
 
 
 def _print_difference(console: Console, verdict: Verdict) -> None:
     first: dict[str, Any] = verdict.first_difference or {}
     head, *rest = difference_lines(first)
-    _verbatim(console, f"  first difference: {head}")
+    screen.verbatim(console, f"  first difference: {head}")
     for line in rest:
-        _verbatim(console, f"  {line}")
+        screen.verbatim(console, f"  {line}")
     if verdict.vary:
         claims = f"--vary {','.join(verdict.vary)} --vary none"
-        return _verbatim(console, f"  look again: fleet certify {verdict.contract} {claims}")
+        return screen.verbatim(console, f"  look again: fleet certify {verdict.contract} {claims}")
     sample, arm = first.get("sample_id"), first.get("arm")
     again = f"{verdict.contract} --sample {sample} --arm {arm}"
-    _verbatim(console, f"  look again: fleet replay {again}")
+    screen.verbatim(console, f"  look again: fleet replay {again}")
     if verdict.culprit is None:
-        _verbatim(console, f"  its cause: fleet trace {again}")
-
-
-def _verbatim(console: Console, text: str | Text) -> None:
-    """As it stands: evidence may hold brackets and colons, which are no markup and no emoji."""
-    plain = Text(text) if isinstance(text, str) else text
-    console.print(plain, soft_wrap=True, highlight=False)
+        screen.verbatim(console, f"  its cause: fleet trace {again}")
 
 
 def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
@@ -125,7 +121,7 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
             str(verdict.records) if verdict else "0",
             _bound(verdict.bounds.get("record")) if verdict else "-",
             _process_bound(verdict),
-            _age(row.age_s),
+            screen.age(row.age_s),
             Text(row.platform_label or "-"),
         )
     console.print(table)
@@ -134,7 +130,33 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
         if row.verdict and row.verdict.culprit:
             words += f"; first divergence: {place_of(row.verdict.culprit)}, {row.verdict.fault}"
         if row.state != "PASS" and words:
-            _verbatim(console, f"{_name_of(row)}: {words}")
+            screen.verbatim(console, f"{_name_of(row)}: {words}")
+        if row.charge and not row.behaves:
+            screen.verbatim(console, f"{_name_of(row)}: {_charge(row.charge, row.decisions)}")
+    for line in _apart(rows):
+        screen.verbatim(console, line)
+
+
+def _charge(charge: Charge, decisions: Sequence[Decision]) -> str:
+    told = "".join(f"; unit {d.unit} {d.in_words()}" for d in decisions)
+    return f"charge {charge.charge}: {charge.words}{told}"
+
+
+def _apart(rows: Sequence[StatusRow]) -> Iterator[str]:
+    """Once for two groups of platforms that differ from each other."""
+    told: set[frozenset[tuple[str, ...]]] = set()
+    names = {row.platform: row.platform_label for row in rows}
+    for row in rows:
+        if row.apart is None or (pair := frozenset((row.apart.here, row.apart.there))) in told:
+            continue
+        told.add(pair)
+        here, there = (_places(group, names) for group in (row.apart.here, row.apart.there))
+        units = f"all {row.apart.units_here} units of {here} agree and differ from all of {there}"
+        yield f"{_name_of(row)}: {units}; {row.apart.in_words()}"
+
+
+def _places(platforms: Sequence[str], labels: Mapping[str, str]) -> str:
+    return " and ".join(f"{labels.get(p, 'unknown')} [{_short(p)}]" for p in platforms)
 
 
 def _name_of(row: StatusRow) -> str:
@@ -153,12 +175,3 @@ def _process_bound(verdict: Verdict | None) -> str:
         return "-"
     bound = verdict.bounds.get("process")
     return "not bounded" if bound is None else _bound(bound)
-
-
-def _age(age_s: float | None) -> str:
-    if age_s is None:
-        return "-"
-    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
-        if age_s < limit:
-            return f"{age_s / size:.0f} {unit}"
-    return f"{age_s / 86400:.0f} d"

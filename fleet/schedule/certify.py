@@ -6,7 +6,8 @@ The one place where every room meets. Holds no rule: plan, driver, store and jud
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
 from fleet.schedule.adaptive import UntilBound
 from fleet.schedule.claims import Claims, claims_of, own_claim
+from fleet.schedule.decide import decide
 from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.plan import MUST, TRACED, Slot, Work, controls_for, plan
@@ -26,7 +28,7 @@ from fleet.schedule.resolve import Resolved, resolve_contract
 from fleet.schedule.tracing import TracePlan, Tracing, first_sample, plan_for
 from fleet.schedule.warming import warm
 from fleet.store.ingest import ingest
-from fleet.store.open import open_reader, open_writer, publish
+from fleet.store.open import Store, open_reader, open_writer, publish
 
 Say = Callable[[str], None]
 
@@ -335,7 +337,18 @@ def certify(
     """Run a planned request to its verdicts."""
     campaign, _ = run_request(request, planned, places, launcher, say)
     with open_reader(places.store) as store:
-        answers = Answers(store, Landing.open(places.landing))
-        return answers.campaign(
+        landing = Landing.open(places.landing)
+        _decide(landing, store, {r.execution_id for r in (*planned.named, *planned.controls)}, say)
+        return Answers(store, landing).campaign(
             campaign.id, planned.asked(planned.named), planned.asked(planned.controls)
         )
+
+
+def _decide(landing: Landing, store: Store, execution_ids: Collection[str], say: Say) -> None:
+    """What cannot be recorded is due again next time; the verdicts stand without it."""
+    try:
+        decided = decide(landing, store, time.time(), execution_ids)
+    except OSError as error:
+        return say(f"decisions about units could not be recorded: {error}")
+    for decision in decided:
+        say(f"unit {decision.unit} {decision.in_words()}")

@@ -8,7 +8,6 @@ make an attempt disappear. Knows no DuckDB and no rows.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -101,18 +100,5 @@ def _read(landing: Landing, campaign: str) -> Chain:
     try:
         return Chain(campaign, ledger.read_chain(landing, campaign), head, None)
     except EvidenceError as error:
-        entries = _salvage(landing, campaign)
+        entries = ledger.salvage(landing, campaign)
         return Chain(campaign, entries, head, Cause(error.code, error.text))
-
-
-def _salvage(landing: Landing, campaign: str) -> list[Entry]:
-    """The entries of a broken chain that read as its own."""
-    found = []
-    for path in sorted(ledger.chain_folder(landing, campaign).glob("[0-9]*.json")):
-        try:
-            entry = Entry(**json.loads(path.read_bytes()))
-        except (ValueError, TypeError):
-            continue
-        if entry.campaign == campaign and isinstance(entry.body, dict):
-            found.append(entry)
-    return found

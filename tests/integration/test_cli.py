@@ -23,7 +23,7 @@ from tests.campaigns import CONTROLS
 from tests.integration.command_line import ROOT, fleet, tree
 
 VERBS = {
-    "certify", "screen", "sweep", "trace", "status", "diff", "replay", "logs", "doctor",
+    "certify", "screen", "sweep", "trace", "status", "units", "diff", "replay", "logs", "doctor",
     "contract check", "contract show", "contract new",
     "store ingest", "store rebuild", "store snapshot",
 }  # fmt: skip
