@@ -19,11 +19,11 @@ store_app = typer.Typer(help="Ingest, rebuild or snapshot the store.", no_args_i
 @grouped
 def store_ingest(where: Where, as_json: Json = False) -> None:
     """Bring the store up to the landing, checking what is already there."""
-    from fleet.evidence.landing import Landing
     from fleet.store.ingest import ingest
     from fleet.store.open import open_writer, publish
 
-    source = Landing.open(where.landing)  # first: without a landing no store is made
+    with progress("ingesting"):
+        source = where.pulled()  # first: without a landing no store is made
     with progress("ingesting"), open_writer(where.store) as writer:
         report = ingest(writer, source)
         publish(writer)
@@ -34,12 +34,11 @@ def store_ingest(where: Where, as_json: Json = False) -> None:
 @grouped
 def store_rebuild(where: Where, as_json: Json = False) -> None:
     """Make the store anew from the landing alone; the old one stays until the new one is whole."""
-    from fleet.evidence.landing import Landing
     from fleet.store.open import open_writer, publish
     from fleet.store.rebuild import rebuild
 
     with progress("rebuilding"):
-        report = rebuild(where.store, Landing.open(where.landing))
+        report = rebuild(where.store, where.pulled())
         with open_writer(where.store) as writer:
             publish(writer)
     _print_report(report, as_json)

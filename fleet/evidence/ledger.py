@@ -18,17 +18,18 @@ from typing import Any, Literal
 from fleet.contract.canonical import canonical_json, sha256, to_text
 from fleet.contract.sample_ids import SampleIds, held_once
 from fleet.errors import EvidenceError
-from fleet.evidence.landing import Landing, write_once
+from fleet.evidence.landing import Landing
 
 LEDGER_FORMAT = 1
 START = to_text(sha256(b"fleet-ledger-1\n"))
 
 Kind = Literal[
-    "campaign", "planned", "started", "gone", "accepted", "given_up", "controls", "closed"
+    "campaign", "planned", "started", "gone", "accepted", "given_up", "controls", "closed", "pruned"
 ]
 """campaign: opened, with its contracts · planned · started: process identity seen alive · gone:
 death observed, from where · accepted: manifest digest · given_up: FAILED or LOST with its cause ·
-controls: which contracts were this campaign's controls · closed: nothing more will come."""
+controls: which contracts were this campaign's controls · closed: nothing more will come · pruned:
+an attempt of another chain keeps a summary in place of its rows."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,11 @@ class Ledger:
 
         Raises:
             FileExistsError: when another driver wrote this chain (two drivers, one campaign).
+            LandingUnreachable: object storage does not answer; the entry may be there or not.
         """
         entry = Entry(self.campaign, self._seq, kind, attempt, time.time(), body, self._head)
         data = entry.to_bytes()
-        write_once(chain_folder(self.landing, self.campaign) / f"{self._seq:06d}.json", data)
+        self.landing.create(f"ledger/{self.campaign}/{self._seq:06d}.json", data)
         self._seq += 1
         self._head = to_text(sha256(data))
         return entry

@@ -18,6 +18,7 @@ from fleet.evidence.landing import Landing, file_sha256
 from fleet.evidence.ledger import Entry
 from fleet.evidence.manifest import Manifest, Process
 from fleet.evidence.modules import Modules, read_modules
+from fleet.evidence.retired import Kept, read_kept
 from fleet.evidence.rows import batch_places, check_columns, identities
 from fleet.evidence.sample_set import check_sample_set
 from fleet.evidence.states import Cause
@@ -34,6 +35,7 @@ class _Story:
     planned: Entry | None
     started: Entry | None
     gone: Entry | None
+    pruned: Entry | None
     ends: tuple[Entry, ...]
 
     @property
@@ -48,7 +50,8 @@ def summarise(landing: Landing, attempt: str, entries: Iterable[Entry]) -> Attem
     Args:
         landing: where its folder is.
         attempt: its id.
-        entries: the ledger entries of its campaign (others are ignored).
+        entries: the ledger entries of its campaign (others are ignored), and the one that says
+            its rows were pruned.
     """
     story = _story(attempt, entries)
     blank = _nothing_known(attempt)
@@ -76,10 +79,10 @@ def _story(attempt: str, entries: Iterable[Entry]) -> _Story:
     mine = [e for e in entries if e.attempt == attempt]
     ends = tuple(e for e in mine if e.kind in ("accepted", "given_up"))
     first = {kind: next((e for e in mine if e.kind == kind), None) for kind in _KINDS}
-    return _Story(first["planned"], first["started"], first["gone"], ends)
+    return _Story(first["planned"], first["started"], first["gone"], first["pruned"], ends)
 
 
-_KINDS = ("planned", "started", "gone")
+_KINDS = ("planned", "started", "gone", "pruned")
 
 
 def _nothing_known(attempt: str) -> AttemptSummary:
@@ -175,7 +178,7 @@ def _accepted(
         raise EvidenceError("evidence-altered", "accepted, but its manifest is gone")
     assert story.end is not None and story.planned is not None
     _check_identity(manifest, story, landing.manifest(summary.attempt))
-    if manifest.state != "VOID":
+    if manifest.state != "VOID" and story.pruned is None:
         _check_parts(landing, manifest)
     _check_platform(manifest)
     if manifest.state != "COMPLETE":
@@ -184,6 +187,8 @@ def _accepted(
     _check_freshness(manifest, story)
     _check_weights(manifest)
     complete = replace(summary, state="COMPLETE")
+    if story.pruned is not None:
+        return _with_kept(complete, read_kept(landing, story.pruned, manifest))
     return _with_rows(complete, landing, (story.planned, manifest), strict=True)
 
 
@@ -274,6 +279,14 @@ def _with_rows(
     return replace(
         summary, rows=power.records, arms=tally.arms, roots=tally.roots, power=power, trace=trace
     )
+
+
+def _with_kept(summary: AttemptSummary, kept: Kept) -> AttemptSummary:
+    """What the rows said before they were pruned."""
+    return replace(
+        summary, rows=kept.rows, arms=kept.arms, roots=kept.roots, power=kept.power,
+        trace=kept.trace, pruned=True,
+    )  # fmt: skip
 
 
 def _modules(landing: Landing, planned: Entry, manifest: Manifest) -> Modules | None:

@@ -36,6 +36,7 @@ from fleet.replay.engines.protocol import Census, Engine
 from fleet.replay.engines.registry import make_engine
 from fleet.replay.gpu.watch import open_watch, require_healthy, since_boot_s
 from fleet.replay.probe import AtEntry, read_platform, read_unit
+from fleet.replay.ship import ship
 from fleet.replay.stress import Stress
 from fleet.replay.task import ReplayTask, device_environment
 
@@ -72,6 +73,7 @@ def run_replay(task: ReplayTask, entry: AtEntry, ids: dict[str, str] | None = No
 
     Raises:
         OSError: the manifest itself could not be written.
+        AttemptFailed: what landed here could not be brought to the landing.
     """
     writer = PartWriter(task.folder)
     seen = _Progress()
@@ -306,6 +308,7 @@ def _close(
         stress=seen.stress,
     )
     write_once(task.folder / "manifest.json", manifest.to_bytes())
+    ship(task)
     return manifest
 
 
