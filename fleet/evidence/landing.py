@@ -27,6 +27,8 @@ from fleet.contract.canonical import canonical_json, to_text
 from fleet.errors import StoreError
 from fleet.evidence.remote import Remote
 
+OWN = ".mirror"
+"""Folder of a mirror for what is no object of the landing."""
 LANDING_FORMAT = 1
 FORMAT = canonical_json({"format": LANDING_FORMAT})
 """What the marker of a landing holds."""
@@ -121,6 +123,12 @@ class Landing:
         except FileExistsError:  # of a mirror: a pull was faster
             if self.remote is None or (self.root / name).read_bytes() != data:
                 raise
+
+    @property
+    def staging(self) -> Path:
+        """Where a replay writes its attempt: into the landing, or beside a mirror until it is
+        shipped, for a mirror holds nothing that its source has not."""
+        return self.root if self.remote is None else self.root / OWN / "staging"
 
     @property
     def ledger(self) -> Path:

@@ -7,6 +7,7 @@ were pruned. Knows no ledger entry beyond that and no verdict.
 
     .mirror/seen.json      name -> size and etag at the source, size and mtime here
     .mirror/altered.jsonl  what changed or vanished, one line each, appended
+    .mirror/staging/       attempts that were not shipped yet, or could not be
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from fleet.errors import StoreError, UsageError
-from fleet.evidence.landing import FORMAT, Landing
+from fleet.evidence.landing import FORMAT, OWN, Landing
 from fleet.evidence.remote import Remote, Stamp, require_url
 from fleet.evidence.retired import retired
 
-OWN = ".mirror"
 AT_A_TIME = 16
 """Objects fetched side by side: most are small, and a request waits more than it moves."""
 

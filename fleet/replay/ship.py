@@ -7,7 +7,10 @@ and no ledger: an attempt that could not be shipped FAILED, whatever its manifes
 
 from __future__ import annotations
 
+import shutil
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 from fleet.errors import AttemptFailed, UsageError
 from fleet.evidence.remote import Remote
@@ -15,7 +18,7 @@ from fleet.replay.task import ReplayTask
 
 
 def ship(task: ReplayTask) -> None:
-    """Create every object of the attempt that is not there yet.
+    """Create every object of the attempt that is not there yet: rows and logs, then the manifest.
 
     Raises:
         AttemptFailed: landing-unreachable, or another process wrote into this attempt.
@@ -34,13 +37,19 @@ def ship(task: ReplayTask) -> None:
         raise AttemptFailed("landing-unreachable", str(error)) from error
 
 
-def ship_left(task: ReplayTask) -> str:
-    """The same for a process that is gone; why it could not be done, "" when it was."""
+def ship_left(task: ReplayTask) -> None:
+    """The same for a process that is gone, as far as it can be done. What was shipped moves into
+    the mirror where that is on this machine; what was not stays where it is."""
     try:
         ship(task)
-    except AttemptFailed as failed:
-        return str(failed)
-    return ""
+    except AttemptFailed:
+        return
+    mirrored = Path(task.landing).parents[1] / "attempts"
+    if task.remote is not None and task.folder.is_dir() and mirrored.parent.is_dir():
+        mirrored.mkdir(exist_ok=True)
+        with suppress(OSError):  # a pull was faster: it is there
+            task.folder.rename(mirrored / task.attempt)
+        shutil.rmtree(task.folder, ignore_errors=True)
 
 
 def _in_order(task: ReplayTask) -> list[str]:

@@ -101,8 +101,8 @@ class _Watcher:
     def devices(self) -> list[dict[str, Any]]:
         return devices_of_this_node()
 
-    def ship(self, raw_task: dict[str, Any]) -> str:
-        return ship_left(ReplayTask.from_json(raw_task))
+    def ship(self, raw_task: dict[str, Any]) -> None:
+        ship_left(ReplayTask.from_json(raw_task))
 
     def sees(self, raw: dict[str, Any]) -> bool:
         from fleet.evidence.process import is_alive

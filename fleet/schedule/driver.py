@@ -380,7 +380,7 @@ class Campaign:
             dataset_file=str(resolved.dataset.file.resolve()),
             sample_ids=ids,
             arms=work.arms or tuple(sorted(contract.arms)),
-            landing=str(self.landing.root.resolve()),
+            landing=str(self.landing.staging.resolve()),
             remote=self.landing.remote.url if self.landing.remote else None,
             scratch=str(self.scratch.resolve()),
             node_label=place.node_label,

@@ -1,0 +1,321 @@
+"""A landing in object storage, from certify to status: two sites, tampering, a network that goes.
+
+Everything goes through the command line and a real S3-compatible server; replays are small and run
+in the test's process. A *site* is a folder with its own cache (so its own mirror) and store.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.cli import run
+from fleet.evidence import remote as room
+from fleet.evidence.manifest import Manifest
+from fleet.evidence.remote import Remote
+from fleet.replay.task import ReplayTask
+from tests.campaigns import FakeLauncher, Script, write_configs
+from tests.object_store import SECRET, URL, ObjectStore, object_store
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    monkeypatch.setattr(room, "WAITS_S", (0.01,))
+    with object_store(monkeypatch) as store:
+        yield store
+
+
+@dataclass
+class Site:
+    """One place that reads and writes the landing, with its own mirror and store."""
+
+    root: Path
+    patch: pytest.MonkeyPatch
+    capture: pytest.CaptureFixture[str]
+
+    @property
+    def mirror(self) -> Path:
+        (found,) = (self.root / "cache" / "landings").iterdir()
+        return found
+
+    def fleet(self, *argv: str) -> tuple[int, str, str]:
+        """Exit code, standard output, standard error."""
+        self.patch.setenv("FLEET_CACHE", str(self.root / "cache"))
+        self.patch.chdir(self.root)
+        self.capture.readouterr()
+        code = run([*argv, "--landing", URL])
+        out, err = self.capture.readouterr()
+        return code, out, err
+
+    def certify(self, *more: str, script: Script | None = None) -> tuple[int, str, str]:
+        launcher = FakeLauncher(script=script or {})
+        self.patch.setattr(
+            "fleet.schedule.cluster.RayCluster", lambda *given: nullcontext(launcher)
+        )
+        return self.fleet("certify", "toy", *more)
+
+    def status(self) -> dict[str, Any]:
+        """All that a status says, but for the time that passed."""
+        code, out, err = self.fleet("status", "--json")
+        assert err == "", err
+        found: dict[str, Any] = json.loads(out)
+        return {"code": code} | _without(found, "age_s", "age_days", "expires_in_days")
+
+    def ingested(self) -> dict[str, Any]:
+        code, out, err = self.fleet("store", "ingest", "--json")
+        assert code == 0, err
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+
+def _without(value: Any, *keys: str) -> Any:
+    if isinstance(value, list):
+        return [_without(item, *keys) for item in value]
+    if isinstance(value, dict):
+        return {k: _without(v, *keys) for k, v in value.items() if k not in keys}
+    return value
+
+
+@pytest.fixture
+def site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[[str], Site]:
+    for name in ("FLEET_STORE", "FLEET_LANDING", "FLEET_CONFIGS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def make(name: str) -> Site:
+        write_configs(tmp_path / name / "configs")
+        return Site(tmp_path / name, monkeypatch, capfd)
+
+    return make
+
+
+@pytest.fixture
+def home(there: ObjectStore, site: Callable[[str], Site]) -> Site:
+    """A site that certified ``toy``."""
+    home = site("home")
+    code, out, err = home.certify()
+    assert (code, "PASS" in out) == (0, True), err
+    return home
+
+
+def attempts_of(there: ObjectStore, contract: str) -> list[str]:
+    """Attempts of one contract, from their manifests."""
+    names = [name for name in there.names() if name.endswith("/manifest.json")]
+    read = [Manifest.from_bytes(there.read(name)) for name in names]
+    return [m.attempt for m in read if m.contract == contract]
+
+
+def entries(there: ObjectStore) -> list[dict[str, Any]]:
+    """Every ledger entry, in order."""
+    return [json.loads(there.read(n)) for n in there.names() if n.startswith("ledger/")]
+
+
+def reason(status: dict[str, Any]) -> str:
+    (row,) = [row for row in status["contracts"] if row["contract"] == "toy"]
+    return f"{row['verdict']} {row['reason']}"
+
+
+def test_another_site_derives_the_same_verdicts_from_the_objects_alone(
+    home: Site, site: Callable[[str], Site], there: ObjectStore
+) -> None:
+    away = site("away")
+    code, out, err = away.fleet("store", "rebuild", "--json")
+    assert code == 0, err
+    assert json.loads(out)["attempts"] == 6
+    assert away.status() == home.status()
+    assert reason(away.status()).startswith("PASS")
+    mirrored = {str(p.relative_to(away.mirror)) for p in away.mirror.rglob("*") if p.is_file()}
+    assert {name for name in mirrored if not name.startswith(".mirror/")} == set(there.names())
+    assert all((away.mirror / name).read_bytes() == there.read(name) for name in there.names())
+
+
+def test_a_mirror_holds_what_was_written_and_a_second_pull_fetches_nothing(
+    home: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list((home.mirror / ".mirror" / "staging" / "attempts").iterdir()) == []
+    fetched: list[str] = []
+    fetch = Remote.fetch
+    monkeypatch.setattr(
+        Remote, "fetch", lambda self, name, to: (fetched.append(name), fetch(self, name, to))
+    )
+    report = home.ingested()
+    assert (fetched, report["unchanged"], report["warnings"]) == ([], 6, [])
+
+
+def test_a_mirror_that_was_deleted_is_pulled_again(home: Site) -> None:
+    before = home.status()
+    shutil.rmtree(home.mirror)
+    assert home.status() == before
+    shutil.rmtree(home.mirror / "attempts")
+    report = home.ingested()
+    assert report["warnings"] == []
+    assert home.status() == before
+
+
+def test_what_was_edited_in_the_mirror_is_fetched_again(home: Site, there: ObjectStore) -> None:
+    (part, *_) = home.mirror.glob("attempts/*/part-00000.parquet")
+    part.write_bytes(b"edited here")
+    assert home.ingested()["warnings"] == []
+    assert part.read_bytes() == there.read(str(part.relative_to(home.mirror)))
+    assert reason(home.status()).startswith("PASS")
+
+
+def test_no_credential_lands(home: Site, there: ObjectStore) -> None:
+    files = [p for p in home.root.rglob("*") if p.is_file()]
+    assert len(files) > 30
+    assert [p for p in files if SECRET.encode() in p.read_bytes()] == []
+    assert [name for name in there.names() if SECRET.encode() in there.read(name)] == []
+
+
+# what somebody else does to objects
+
+
+@pytest.mark.parametrize("file", ["part-00000.parquet", "manifest.json"])
+@pytest.mark.parametrize("deed", ["changed", "vanished"])
+def test_an_object_that_is_not_what_was_mirrored_is_evidence_altered(
+    home: Site, there: ObjectStore, site: Callable[[str], Site], file: str, deed: str
+) -> None:
+    attempt = attempts_of(there, "toy")[0]
+    name = f"attempts/{attempt}/{file}"
+    before = (home.mirror / name).read_bytes()
+    if deed == "changed":
+        there.overwrite(name, before[:-1] + b"!")
+    else:
+        there.delete(name)
+    words = f"{name} {deed} {'in' if deed == 'changed' else 'from'} {URL} after it was mirrored"
+    assert home.ingested()["warnings"] == [words]
+    found = home.status()
+    assert found["code"] == 3
+    assert "VOID(evidence-altered)" in reason(found)
+    assert words in reason(found)
+    assert (home.mirror / name).read_bytes() == before, "what was seen first stays"
+    assert home.fleet("store", "rebuild")[0] == 0
+    assert home.status() == found
+    away = site("away")
+    away.ingested()
+    assert "VOID(evidence-altered)" in reason(away.status())
+
+
+def test_a_last_ledger_entry_that_is_rewritten_well_is_noticed_by_who_saw_the_first(
+    home: Site, there: ObjectStore
+) -> None:
+    name = [name for name in there.names() if name.startswith("ledger/")][-1]
+    entry = json.loads(there.read(name))
+    assert entry["kind"] == "closed"
+    there.overwrite(name, there.read(name).replace(b'"seq":', b'"seq": '))
+    home.ingested()
+    assert f"{name} changed in {URL}" in reason(home.status())
+
+
+def test_an_object_that_comes_beside_accepted_ones_voids_its_attempt(
+    home: Site, there: ObjectStore
+) -> None:
+    attempt = attempts_of(there, "toy")[0]
+    part = there.read(f"attempts/{attempt}/part-00000.parquet")
+    there.overwrite(f"attempts/{attempt}/part-00001.parquet", part)
+    home.ingested()
+    assert "VOID(evidence-altered)" in reason(home.status())
+    assert "parts on disk" in reason(home.status())
+
+
+def test_names_that_no_landing_has_are_left_where_they_are(home: Site, there: ObjectStore) -> None:
+    there.overwrite("attempts/a/deep/er", b"x")
+    there.overwrite("attempts/../../outside", b"x")
+    there.overwrite("attempts/.hidden/file", b"x")
+    there.overwrite("notes.txt", b"x")
+    assert home.ingested()["attempts"] == 6
+    assert not (home.mirror / "notes.txt").exists()
+    assert not list(home.root.rglob("outside"))
+    assert not list(home.root.rglob("er"))
+
+
+def test_a_difference_stays_one_when_its_evidence_is_altered_after_it_was_mirrored(
+    home: Site, there: ObjectStore
+) -> None:
+    racy = attempts_of(there, "control-racy-synthetic")[0]
+    name = f"attempts/{racy}/part-00000.parquet"
+
+    def verdict() -> str:
+        rows = home.status()["contracts"]
+        (word,) = [r["verdict"] for r in rows if r["contract"] == "control-racy-synthetic"]
+        return str(word)
+
+    assert verdict() == "FAIL"
+    there.overwrite(name, b"nothing to see here")
+    assert home.ingested()["warnings"] != []
+    assert verdict() == "FAIL"
+
+
+# a network that goes
+
+
+def test_a_landing_that_does_not_answer_stops_before_anything_is_started(
+    there: ObjectStore, site: Callable[[str], Site]
+) -> None:
+    home = site("home")
+    there.stop()
+    code, out, err = home.certify()
+    assert (code, out, err.count("error")) == (2, "", 1)
+    assert f"{URL}: expected an object store that answers" in err
+    assert not (home.root / "var").exists()
+    there.start()
+    assert there.names() == []
+
+
+def test_a_server_that_goes_down_in_the_middle_ends_the_campaign_with_one_error(
+    there: ObjectStore, site: Callable[[str], Site]
+) -> None:
+    home = site("home")
+    code, out, err = home.certify(script={4: lambda _: there.stop()})
+    assert (code, out, err.count("error: ")) == (3, "", 1)
+    assert f"the replays landed in {URL}, but the store could not take them in" in err
+    assert err.endswith(f"  then: fleet store ingest --store var/fleet.duckdb --landing {URL}\n")
+    there.start()
+    report = home.ingested()
+    assert report["warnings"] == []
+    assert "VOID" in reason(home.status())
+    away = site("away")
+    away.ingested()
+    assert away.status() == home.status()
+    assert home.certify()[0] == 0
+    assert reason(home.status()).startswith("PASS")
+
+
+def test_a_store_ingest_without_a_network_is_one_error_and_changes_nothing(
+    home: Site, there: ObjectStore
+) -> None:
+    before = home.status()
+    there.stop()
+    code, out, err = home.fleet("store", "ingest")
+    assert (code, out, err.count("error")) == (2, "", 1)
+    assert home.status() == before, "readers answer from the store"
+
+
+def test_a_replay_that_could_not_be_shipped_failed_and_is_tried_again(
+    there: ObjectStore, site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[str] = []
+
+    def cut_off(task: ReplayTask) -> None:
+        lost.append(task.attempt)
+        monkeypatch.setattr("fleet.replay.ship.Remote", lambda _: Remote("s3://not-for-this-node"))
+
+    def back(_: ReplayTask) -> None:
+        monkeypatch.setattr("fleet.replay.ship.Remote", Remote)
+
+    home = site("home")
+    code, _, err = home.certify(script={4: cut_off, 5: back})
+    assert code == 0, err
+    ends = [e for e in entries(there) if e["attempt"] == lost[0]]
+    assert [(e["kind"], e["body"].get("state")) for e in ends][-1] == ("given_up", "FAILED")
+    assert ends[-1]["body"]["cause"]["code"] == "landing-unreachable"
+    assert "s3://not-for-this-node: expected a bucket" in ends[-1]["body"]["cause"]["text"]
+    assert reason(home.status()).startswith("PASS")
