@@ -1,7 +1,7 @@
 """A landing in object storage, from certify to status: two sites, tampering, a network that goes.
 
 Everything goes through the command line and a real S3-compatible server; replays are small and run
-in the test's process. A *site* is a folder with its own cache (so its own mirror) and store.
+in the test's process.
 """
 
 from __future__ import annotations
@@ -9,20 +9,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.cli import run
 from fleet.evidence import remote as room
 from fleet.evidence.manifest import Manifest
 from fleet.evidence.remote import Remote
 from fleet.replay.task import ReplayTask
-from tests.campaigns import FakeLauncher, Script, write_configs
 from tests.object_store import SECRET, URL, ObjectStore, object_store
+from tests.sites import Site, new_site, reason
 
 
 @pytest.fixture
@@ -32,67 +29,12 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
         yield store
 
 
-@dataclass
-class Site:
-    """One place that reads and writes the landing, with its own mirror and store."""
-
-    root: Path
-    patch: pytest.MonkeyPatch
-    capture: pytest.CaptureFixture[str]
-
-    @property
-    def mirror(self) -> Path:
-        (found,) = (self.root / "cache" / "landings").iterdir()
-        return found
-
-    def fleet(self, *argv: str) -> tuple[int, str, str]:
-        """Exit code, standard output, standard error."""
-        self.patch.setenv("FLEET_CACHE", str(self.root / "cache"))
-        self.patch.chdir(self.root)
-        self.capture.readouterr()
-        code = run([*argv, "--landing", URL])
-        out, err = self.capture.readouterr()
-        return code, out, err
-
-    def certify(self, *more: str, script: Script | None = None) -> tuple[int, str, str]:
-        launcher = FakeLauncher(script=script or {})
-        self.patch.setattr(
-            "fleet.schedule.cluster.RayCluster", lambda *given: nullcontext(launcher)
-        )
-        return self.fleet("certify", "toy", *more)
-
-    def status(self) -> dict[str, Any]:
-        """All that a status says, but for the time that passed."""
-        code, out, err = self.fleet("status", "--json")
-        assert err == "", err
-        found: dict[str, Any] = json.loads(out)
-        return {"code": code} | _without(found, "age_s", "age_days", "expires_in_days")
-
-    def ingested(self) -> dict[str, Any]:
-        code, out, err = self.fleet("store", "ingest", "--json")
-        assert code == 0, err
-        found: dict[str, Any] = json.loads(out)
-        return found
-
-
-def _without(value: Any, *keys: str) -> Any:
-    if isinstance(value, list):
-        return [_without(item, *keys) for item in value]
-    if isinstance(value, dict):
-        return {k: _without(v, *keys) for k, v in value.items() if k not in keys}
-    return value
-
-
 @pytest.fixture
 def site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[[str], Site]:
-    for name in ("FLEET_STORE", "FLEET_LANDING", "FLEET_CONFIGS"):
-        monkeypatch.delenv(name, raising=False)
-
     def make(name: str) -> Site:
-        write_configs(tmp_path / name / "configs")
-        return Site(tmp_path / name, monkeypatch, capfd)
+        return new_site(tmp_path / name, monkeypatch, capfd)
 
     return make
 
@@ -116,11 +58,6 @@ def attempts_of(there: ObjectStore, contract: str) -> list[str]:
 def entries(there: ObjectStore) -> list[dict[str, Any]]:
     """Every ledger entry, in order."""
     return [json.loads(there.read(n)) for n in there.names() if n.startswith("ledger/")]
-
-
-def reason(status: dict[str, Any]) -> str:
-    (row,) = [row for row in status["contracts"] if row["contract"] == "toy"]
-    return f"{row['verdict']} {row['reason']}"
 
 
 def test_another_site_derives_the_same_verdicts_from_the_objects_alone(
