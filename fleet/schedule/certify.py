@@ -31,8 +31,10 @@ from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.plan import MUST, TRACED, Slot, Work, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
+from fleet.schedule.room import needs, require_room
 from fleet.schedule.tracing import TracePlan, Tracing, first_sample, plan_for
 from fleet.schedule.warming import warm
+from fleet.store import queries
 from fleet.store.ingest import ingest
 from fleet.store.open import open_reader, open_writer, publish
 
@@ -294,6 +296,7 @@ def run_request(
     landing = places.open_landing(create=True)
     # What could stop the ingest at the end is found before hours of replays, not after.
     ingest_and_publish(places.store, landing)
+    _require_room(campaign, planned, places, landing)
     warm(campaign)
     follow = follow or UntilBound(
         landing,
@@ -307,6 +310,16 @@ def run_request(
     finally:
         _ingest_after(places.store, landing)
     return campaign, ends
+
+
+def _require_room(campaign: Campaign, planned: Planned, places: Places, landing: Landing) -> None:
+    """Raise what does not fit on a disk, before anything is planned."""
+    each = [(slot, campaign.contracts[slot.contract]) for slot in planned.slots]
+    tasks = [(campaign.task(slot, r, "0" * 16), r) for slot, r in each]
+    with open_reader(places.store) as store:
+        ids = {r.execution_id for _, r in each}
+        known = [s for i in ids for s in queries.summaries(store.con, execution_id=i)]
+    require_room(needs(tasks, known, landing, places.store, places.scratch))
 
 
 def _looking_into(
