@@ -14,10 +14,14 @@ from typing import Any
 
 import pytest
 
+from fleet.errors import AttemptFailed
 from fleet.evidence import remote as room
 from fleet.evidence.manifest import Manifest
+from fleet.evidence.parts import PartWriter
 from fleet.evidence.remote import Remote
 from fleet.replay.task import ReplayTask
+from tests.integration.command_line import fleet
+from tests.landing_builder import make_record
 from tests.object_store import SECRET, URL, ObjectStore, object_store
 from tests.sites import Site, new_site, reason
 
@@ -256,3 +260,57 @@ def test_a_replay_that_could_not_be_shipped_failed_and_is_tried_again(
     assert ends[-1]["body"]["cause"]["code"] == "landing-unreachable"
     assert "s3://not-for-this-node: expected a bucket" in ends[-1]["body"]["cause"]["text"]
     assert reason(home.status()).startswith("PASS")
+
+
+def test_rows_of_a_killed_replay_are_shipped_by_who_watched_it(
+    there: ObjectStore, site: Callable[[str], Site]
+) -> None:
+    killed: list[str] = []
+
+    def killed_after_a_part(task: ReplayTask) -> None:
+        killed.append(task.attempt)
+        writer = PartWriter(task.folder)
+        row = make_record(task.attempt, "current", 0, "s0", logits="of another process")
+        writer.add([row])
+        writer.flush()
+        raise AttemptFailed("killed", "signal 9")
+
+    home, away = site("home"), site("away")
+    assert home.certify("--retries", "0", script={4: killed_after_a_part})[0] == 3
+    assert f"attempts/{killed[0]}/part-00000.parquet" in there.names()
+    away.ingested()
+    assert away.status() == home.status()
+    assert "killed" in reason(away.status())
+
+
+@pytest.mark.ray
+def test_processes_of_a_cluster_ship_what_they_landed(
+    there: ObjectStore, site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = site("home")
+    monkeypatch.setenv("FLEET_CACHE", str(home.root / "cache"))
+    done = fleet(home.root, "certify", "toy", "--landing", URL)
+    assert done.returncode == 0, done.stderr
+    away = site("away")
+    away.ingested()
+    assert away.status() == home.status()
+    assert reason(away.status()).startswith("PASS")
+    staged = home.mirror / ".mirror" / "staging" / "attempts"
+    assert list(staged.iterdir()) == [], "the watcher moved them into the mirror"
+    logs = [name for name in there.names() if name.endswith("/stdout.txt")]
+    assert len(logs) == 6
+    assert [name for name in there.names() if SECRET.encode() in there.read(name)] == []
+    assert SECRET not in done.stdout + done.stderr
+
+
+def test_who_reads_needs_no_right_to_write(
+    home: Site, site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: Any) -> None:
+        raise AssertionError("a reader wrote")
+
+    monkeypatch.setattr(Remote, "create", denied)
+    monkeypatch.setattr(Remote, "claim", denied)
+    away = site("away")
+    away.ingested()
+    assert away.status() == home.status()
