@@ -80,8 +80,12 @@ def altered(landing: Landing) -> dict[str, str]:
     path = landing.root / OWN / "altered.jsonl"
     if not path.exists():
         return {}
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {line["name"]: line["words"] for line in lines}
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return {line["name"]: line["words"] for line in lines}
+    except (ValueError, KeyError, TypeError) as error:
+        fix = f"remove {landing.root}: it is pulled again"
+        raise StoreError(str(path), "", "one JSON object a line", str(error), fix) from error
 
 
 def pull(landing: Landing, under: str = "") -> Pulled:
@@ -145,6 +149,9 @@ class _Mirror:
         missing = [n for n in self.seen if n.startswith(under) and n not in there]
         if not missing:
             return {}
+        # rows are retired in the ledger before they go: what it said before they went may be old
+        again = self.listing("ledger/")
+        self.bring(again, sorted(again))
         allowed = retired(landing)
         found = {}
         for name in missing:

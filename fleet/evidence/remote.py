@@ -191,12 +191,12 @@ def _open(url: str) -> AbstractFileSystem:
     Raises:
         UsageError: the backend is not installed.
     """
-    import fsspec
-    from fsspec.config import conf
-
     protocol = url.partition("://")[0]
-    given = conf.get(protocol, {}).get("config_kwargs", {})
     try:
+        import fsspec
+        from fsspec.config import conf
+
+        given = conf.get(protocol, {}).get("config_kwargs", {})
         return fsspec.filesystem(
             protocol, use_listings_cache=False, config_kwargs=_DEFAULTS | dict(given)
         )

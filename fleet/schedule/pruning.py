@@ -61,7 +61,9 @@ def plan_prune(store: Store, landing: Landing, older_than_s: float) -> Pruning:
     by_id = {s.attempt: s for s in known}
     chosen = prunable(known, time.time() - older_than_s)
     doomed = [_doomed(landing, by_id[a], like) for a, like in sorted(chosen.items())]
-    left = [p for a in sorted(retired(landing)) for p in landing.tables(a)]
+    # the summary that stands for them was just held against ledger and manifest
+    before = sorted(a for a in retired(landing) if a in by_id and by_id[a].pruned)
+    left = [p for a in before for p in landing.tables(a)]
     names = tuple(str(p.relative_to(landing.root)) for p in left)
     total = sum(d.num_bytes for d in doomed) + sum(p.stat().st_size for p in left)
     return Pruning(tuple(doomed), names, total, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 from fleet.contract.canonical import sha256, to_text
 from fleet.evidence import remote as room
 from fleet.evidence.landing import Landing
-from fleet.evidence.mirror import altered
+from fleet.evidence.mirror import altered, pull
+from fleet.evidence.remote import Remote, Stamp
 from fleet.evidence.retired import retired
-from tests.object_store import ObjectStore, object_store
+from tests.campaigns import certified, write_configs
+from tests.object_store import URL, ObjectStore, object_store
 from tests.sites import Site, new_site, reason
 
 
@@ -25,14 +28,25 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
         yield store
 
 
+@pytest.fixture(scope="module")
+def thrice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which ``toy`` was certified three times. To be copied."""
+    root = tmp_path_factory.mktemp("thrice")
+    write_configs(root / "configs")
+    assert [certified(root).exit_code() for _ in range(3)] == [0, 0, 0]
+    return root
+
+
 @pytest.fixture
 def home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    thrice: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> Site:
-    """A landing folder in which ``toy`` was certified three times."""
-    home = new_site(tmp_path / "home", monkeypatch, capfd, "var/landing")
-    assert [home.certify()[0] for _ in range(3)] == [0, 0, 0]
-    return home
+    """A site with a landing folder of three campaigns."""
+    shutil.copytree(thrice, tmp_path / "home")
+    return new_site(tmp_path / "home", monkeypatch, capfd, "var/landing")
 
 
 def landing_of(site: Site) -> Landing:
@@ -235,6 +249,36 @@ def test_a_prune_in_object_storage_is_followed_by_every_mirror(
         assert site.status() == before
         here = {str(p.relative_to(site.mirror)) for p in site.mirror.glob("attempts/*/*.parquet")}
         assert here == set(rows)
+
+
+def test_a_pull_that_listed_the_ledger_before_a_prune_looks_again(
+    there: ObjectStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    home, away = (new_site(tmp_path / name, monkeypatch, capfd) for name in ("home", "away"))
+    assert [home.certify()[0] for _ in range(2)] == [0, 0]
+    away.ingested()
+    asked: list[str] = []
+    listing = Remote.listing
+
+    def pruned_in_between(self: Remote, under: str = "") -> dict[str, Stamp]:
+        found = listing(self, under)
+        asked.append(under)
+        if asked == ["ledger/"]:
+            monkeypatch.setattr(Remote, "listing", listing)
+            prune(home)
+            monkeypatch.setenv("FLEET_CACHE", str(away.root / "cache"))
+            monkeypatch.chdir(away.root)
+        return found
+
+    pull_at = Landing.open(away.mirror, remote=Remote(URL))
+    monkeypatch.setattr(Remote, "listing", pruned_in_between)
+    assert pull(pull_at).altered == ()
+    assert asked == ["ledger/"]
+    assert altered(pull_at) == {}
+    assert len(retired(pull_at)) == 4
 
 
 def test_rows_that_somebody_else_deletes_are_no_prune(

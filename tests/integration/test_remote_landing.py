@@ -284,6 +284,7 @@ def test_rows_of_a_killed_replay_are_shipped_by_who_watched_it(
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_processes_of_a_cluster_ship_what_they_landed(
     there: ObjectStore, site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:

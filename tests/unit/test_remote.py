@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,15 @@ def test_nobody_to_let_in_is_not_tried_again(
     type(there.fs).clear_instance_cache()
     with pytest.raises(LandingUnreachable, match="NoCredentials"):
         Remote(URL).create("a", b"")
+
+
+def test_a_backend_that_is_not_installed_is_a_usage_error_with_its_command(
+    there: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(import_module("fsspec.registry")._registry, "s3")
+    with pytest.raises(UsageError, match=r"pip install 'fleet\[s3\]', here and on every node"):
+        Remote(URL).read("a")
 
 
 # the landing
