@@ -82,6 +82,9 @@ class Landing:
         marker = root / "FORMAT.json"
         if create and remote is not None:
             _claim(remote)
+        if create and remote is None and (root / OWN).exists():
+            fix = "pass the URL as --landing, or copy the folder without .mirror"
+            raise StoreError(str(root), "", "a landing folder", "a mirror of object storage", fix)
         if not marker.exists():
             if not create:
                 raise StoreError(

@@ -21,13 +21,13 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from fleet.errors import StoreError, UsageError
-from fleet.evidence.landing import FORMAT, OWN, Landing
+from fleet.evidence.landing import FORMAT, OWN, Landing, write_once
 from fleet.evidence.remote import Remote, Stamp, require_url
 from fleet.evidence.retired import retired
 
@@ -220,7 +220,9 @@ def _require_landing(landing: Landing, remote: Remote) -> None:
     if data != FORMAT:
         fix = "use the fleet version that wrote it, or another --landing"
         raise StoreError(remote.url, "format", FORMAT.decode(), repr(data[:40]), fix)
-    Landing.open(landing.root, create=True)
+    with suppress(FileExistsError):
+        write_once(landing.root / "FORMAT.json", data)
+    Landing.open(landing.root)
 
 
 def _in_order(there: dict[str, Stamp]) -> list[list[str]]:

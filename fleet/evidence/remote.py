@@ -28,7 +28,7 @@ EXCLUSIVE = ("s3",)
 """Protocols whose fsspec backend creates an object under a condition that the server checks; see
 ``s3fs.S3FileSystem._pipe_file``. fsspec's own fallback looks first and writes then."""
 
-WAITS_S = (0.5, 1.0, 2.0, 4.0)
+WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Between tries of one request that may succeed later."""
 
 _DEFAULTS: dict[str, Any] = {
@@ -171,6 +171,8 @@ class Remote:
             except (FileExistsError, FileNotFoundError):
                 raise
             except faults as error:
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise  # the disk here, not the server there
                 if wait_s is None or _is_final(error):
                     expected = "an object store that answers and lets this user in"
                     raise self._refused(expected, error) from error

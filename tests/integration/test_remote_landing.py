@@ -6,6 +6,7 @@ in the test's process.
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -114,6 +115,40 @@ def test_no_credential_lands(home: Site, there: ObjectStore) -> None:
     assert len(files) > 30
     assert [p for p in files if SECRET.encode() in p.read_bytes()] == []
     assert [name for name in there.names() if SECRET.encode() in there.read(name)] == []
+
+
+def test_a_mirror_is_read_as_a_folder_and_never_written_as_one(home: Site) -> None:
+    before = home.status()
+    as_folder = Site(home.root, home.patch, home.capture, str(home.mirror))
+    assert as_folder.status() == before
+    code, out, err = as_folder.certify()
+    assert (code, out) == (2, "")
+    assert "expected a landing folder, got a mirror of object storage" in err
+
+
+def test_a_file_url_is_that_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    home = new_site(tmp_path / "home", monkeypatch, capfd, f"file://{tmp_path}/a%20folder")
+    assert home.certify()[0] == 0
+    assert (tmp_path / "a folder" / "FORMAT.json").is_file()
+    assert reason(home.status()).startswith("PASS")
+    assert not (home.root / "cache" / "landings").exists()
+
+
+def test_a_disk_that_is_full_while_pulling_is_no_fault_of_the_network(
+    home: Site, site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "here")
+
+    away = site("away")
+    monkeypatch.setattr("s3fs.S3FileSystem.get_file", full)
+    code, _, err = away.fleet("store", "ingest")
+    assert (code, "No space left on device: here" in err) == (3, True)
+    assert (
+        list((away.mirror / "ledger").iterdir() if (away.mirror / "ledger").exists() else []) == []
+    )
 
 
 # what somebody else does to objects
