@@ -106,7 +106,6 @@ def status(
     form: Form,
 ) -> None:
     """Which contracts PASS, where: grade, records, bounds, age."""
-    from fleet.evidence.landing import Landing
     from fleet.report.answers import Answers
     from fleet.report.document import status_document
     from fleet.report.status import exit_code, status_rows
@@ -115,7 +114,7 @@ def status(
 
     places = where.places()
     with open_reader(where.store) as store:
-        answers = Answers(store, Landing.open(where.landing))
+        answers = Answers(store, where.mirrored())
         rows = status_rows(answers, contracts or [], places.search, places.cache, time.time())
     form.show(status_document(rows), print_status, rows)
     raise typer.Exit(exit_code(rows))
@@ -125,12 +124,12 @@ def status(
 @grouped
 def units(where: Where, form: Form) -> None:
     """Every unit: replays, how many were odd, suspicion, quarantine, when it was last seen."""
-    from fleet.evidence.landing import Landing
     from fleet.report.units import print_units, unit_rows, units_document
     from fleet.store.open import open_reader
 
+    places = where.places()
     with open_reader(where.store) as store:
-        rows = unit_rows(store, Landing.open(where.landing), time.time())
+        rows = unit_rows(store, places.open_landing(), time.time())
     form.show(units_document(rows), print_units, rows)
 
 
@@ -143,13 +142,12 @@ def diff(
     form: Form,
 ) -> None:
     """Compare two attempts or two platforms; says what differs and blames nothing."""
-    from fleet.evidence.landing import Landing
     from fleet.report.answers import Answers
     from fleet.report.diff import compare, print_diff
     from fleet.store.open import open_reader
 
     with open_reader(where.store) as store:
-        found = compare(Answers(store, Landing.open(where.landing)), a, b)
+        found = compare(Answers(store, where.mirrored()), a, b)
     form.show(found.to_json(), print_diff, found)
     raise typer.Exit(found.exit_code())
 
@@ -315,10 +313,9 @@ def logs(
     form: Form,
 ) -> None:
     """Standard output and standard error of one attempt."""
-    from fleet.evidence.landing import Landing
     from fleet.report.logs import print_logs, read_logs
 
-    found = read_logs(Landing.open(where.landing), attempt)
+    found = read_logs(where.mirrored(), attempt)
     form.show(found.to_json(), print_logs, found)
 
 

@@ -7,8 +7,10 @@
     |  |- CheckpointError    a checkpoint that is missing, incomplete or of a refused kind
     |  |- CannotRunError     a contract that this machine cannot run, with the reason
     |  `- StoreError         a store or a landing that cannot be opened, written or understood
-    |     `- StoreBusy       another process has the store open
+    |     |- StoreBusy       another process has the store open
+    |     `- LandingUnreachable  object storage that does not answer, or refuses
     |- NotIngested           replays ran and landed, and the store could not take them in: exit 3
+    |- CampaignStopped       replays ran, and the landing went away: exit 3
     |- ParserFault          a parser raised, or returned what no parser may
     |- DeviceDigestsUnavailable  a device that cannot digest its tensors: the host does it
     |- EvidenceError         landed evidence contradicts itself (becomes VOID, never an exit code)
@@ -72,8 +74,16 @@ class StoreBusy(StoreError):
     """Another process has the store open; it may help to wait."""
 
 
+class LandingUnreachable(StoreError):
+    """The object storage of a landing does not answer, or refuses."""
+
+
 class NotIngested(FleetError):
     """Replays ran and landed, and the store could not take them in. ``args`` = (text,)."""
+
+
+class CampaignStopped(FleetError):
+    """Replays ran, and then the landing could not be written any more. ``args`` = (text,)."""
 
 
 class ParserFault(FleetError):

@@ -22,6 +22,8 @@ from rich.console import Console
 from fleet.report.screen import emit, out
 
 if TYPE_CHECKING:
+    from fleet.evidence.landing import Landing
+    from fleet.evidence.remote import Remote
     from fleet.schedule.certify import Places
     from fleet.schedule.cluster import RayCluster
     from fleet.schedule.driver import Limits
@@ -45,7 +47,7 @@ Contract = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
 
-STORE, LANDING = Path("var/fleet.duckdb"), Path("var/landing")
+STORE, LANDING = Path("var/fleet.duckdb"), "var/landing"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Where:
 
     store: Annotated[Path, typer.Option(envvar="FLEET_STORE", help="DuckDB file.")] = STORE
     landing: Annotated[
-        Path, typer.Option(envvar="FLEET_LANDING", help="Folder of the evidence.")
+        str,
+        typer.Option(envvar="FLEET_LANDING", help="Folder of the evidence, or s3://BUCKET/PREFIX."),
     ] = LANDING
     address: Annotated[
         str | None,
@@ -86,13 +89,49 @@ class Where:
         from fleet.schedule.certify import Places
 
         cache = default_cache(os.environ)
+        landing, remote = self.site()
         return Places(
             search=config_path(self.configs, os.environ),
             store=self.store,
-            landing=self.landing,
+            landing=landing,
             cache=cache,
             scratch=cache / "scratch",
+            remote=remote,
         )
+
+    def site(self) -> tuple[Path, Remote | None]:
+        """The landing's folder, and what it mirrors, None for nothing.
+
+        Raises:
+            UsageError: a URL that no landing can be at.
+        """
+        from fleet.evidence.mirror import site
+        from fleet.replay.checkpoint import default_cache
+
+        return site(self.landing, default_cache(os.environ))
+
+    def pulled(self) -> Landing:
+        """The landing with all that is new at its source.
+
+        Raises:
+            StoreError: there is none, or object storage does not answer.
+        """
+        from fleet.evidence.landing import Landing
+        from fleet.evidence.mirror import pull
+
+        folder, remote = self.site()
+        pull(Landing(folder, remote))
+        return Landing.open(folder, remote=remote)
+
+    def mirrored(self) -> Landing:
+        """The landing as the last pull left it: what the store was made from.
+
+        Raises:
+            StoreError: there is none.
+        """
+        from fleet.evidence.mirror import mirrored
+
+        return mirrored(*self.site())
 
 
 @dataclass(frozen=True)

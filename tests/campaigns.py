@@ -25,6 +25,7 @@ from fleet.replay.backends import Backend
 from fleet.replay.preflight import prompt_lengths
 from fleet.replay.probe import AtEntry
 from fleet.replay.run import Replay
+from fleet.replay.ship import ship_left
 from fleet.replay.task import ReplayTask
 from fleet.report.answers import CampaignAnswer
 from fleet.schedule.certify import Places, Planned, Request, certify, plan_request
@@ -118,6 +119,7 @@ class FakeRunning:
 
     def end(self, deadline_s: float) -> Gone:
         self.launcher.did.append(("end", self.task.attempt))
+        ship_left(self.task)
         seen, gone = self.launcher.observed.get(self.number, (True, True))
         return Gone(seen, gone, self.watcher)
 

@@ -24,6 +24,7 @@ from typing import Any
 from fleet.errors import AttemptFailed
 from fleet.evidence.manifest import Process
 from fleet.evidence.process import identity, is_alive
+from fleet.replay.ship import ship_left
 from fleet.replay.task import ReplayTask
 from fleet.schedule.launcher import Gone, Place, Problem
 
@@ -45,6 +46,7 @@ from dataclasses import asdict
 from fleet.replay.probe import at_entry
 entry = at_entry()
 print(json.dumps(asdict(entry.process)), file=channel, flush=True)
+from fleet.replay.ship import ship_left
 from fleet.replay.task import ReplayTask
 from fleet.replay.worker import prepare_in_this_process, run_in_this_process
 task = ReplayTask.from_json(json.loads(sys.stdin.readline()))
@@ -106,6 +108,8 @@ class RunningChild:
         answer = json.loads(line)
         if "digest" in answer:
             return str(answer["digest"])
+        if answer["error"] == "AttemptFailed":
+            raise AttemptFailed(*answer["text"].split(": ", 1))
         code = {28: "disk-full"}.get(answer["errno"], "engine-error")
         raise AttemptFailed(code, f"{answer['error']}: {answer['text']}")
 
@@ -116,6 +120,7 @@ class RunningChild:
         if self.child.stdin is not None:
             with suppress(BrokenPipeError):
                 self.child.stdin.close()
+        ship_left(self.task)
         gone = self.observe_death and not is_alive(self.process)
         return Gone(self.seen_alive, gone, self.watcher)
 

@@ -7,6 +7,9 @@
     attempts/<attempt>/manifest.json     written last
     contracts/<execution id hex>.json    what an execution id stands for
 
+A landing in object storage is such a folder, its mirror, and what it mirrors: an object is created
+there first, under the server's own condition that there is none, then here.
+
 Knows no verdict and no engine. Every object is written once: to a temporary name, flushed, then
 linked to its own name, which fails if that name exists.
 """
@@ -22,8 +25,13 @@ from pathlib import Path
 
 from fleet.contract.canonical import canonical_json, to_text
 from fleet.errors import StoreError
+from fleet.evidence.remote import Remote
 
+OWN = ".mirror"
+"""Folder of a mirror for what is no object of the landing."""
 LANDING_FORMAT = 1
+FORMAT = canonical_json({"format": LANDING_FORMAT})
+"""What the marker of a landing holds."""
 
 
 def write_once(path: Path, data: bytes) -> None:
@@ -58,18 +66,25 @@ def file_sha256(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Landing:
-    """Paths of one landing folder."""
+    """Paths of one landing folder; ``remote``: what it mirrors, None for a plain folder."""
 
     root: Path
+    remote: Remote | None = None
 
     @classmethod
-    def open(cls, root: Path, create: bool = False) -> Landing:
+    def open(cls, root: Path, create: bool = False, remote: Remote | None = None) -> Landing:
         """Check the format, creating an empty landing when asked to.
 
         Raises:
-            StoreError: when it is missing, unwritable, or newer than this code.
+            StoreError: when it is missing, unwritable, newer than this code, or in object storage
+                that does not answer or cannot create an object exclusively.
         """
         marker = root / "FORMAT.json"
+        if create and remote is not None:
+            _claim(remote)
+        if create and remote is None and (root / OWN).exists():
+            fix = "pass the URL as --landing, or copy the folder without .mirror"
+            raise StoreError(str(root), "", "a landing folder", "a mirror of object storage", fix)
         if not marker.exists():
             if not create:
                 raise StoreError(
@@ -89,7 +104,34 @@ class Landing:
             raise StoreError(
                 str(root), "", "a writable folder", "a read-only one", "pass --landing DIR"
             )
-        return cls(root)
+        return cls(root, remote)
+
+    @property
+    def place(self) -> str:
+        """Where it is, as ``--landing`` takes it."""
+        return str(self.root) if self.remote is None else self.remote.url
+
+    def create(self, name: str, data: bytes) -> None:
+        """Write an object once: where it is mirrored from first, then here.
+
+        Raises:
+            FileExistsError: when another writer made it; the old content stays.
+            LandingUnreachable: object storage does not answer; nothing was written here.
+            OSError: when the disk refuses.
+        """
+        if self.remote is not None:
+            self.remote.create(name, data)
+        try:
+            write_once(self.root / name, data)
+        except FileExistsError:  # of a mirror: a pull was faster
+            if self.remote is None or (self.root / name).read_bytes() != data:
+                raise
+
+    @property
+    def staging(self) -> Path:
+        """Where a replay writes its attempt: into the landing, or beside a mirror until it is
+        shipped, for a mirror holds nothing that its source has not."""
+        return self.root if self.remote is None else self.root / OWN / "staging"
 
     @property
     def ledger(self) -> Path:
@@ -122,7 +164,7 @@ class Landing:
     def write_contract(self, execution_id: bytes, body: dict[str, object]) -> None:
         """Keep what an execution id stands for; a second writer of the same id changes nothing."""
         try:
-            write_once(self.root / "contracts" / f"{execution_id.hex()}.json", canonical_json(body))
+            self.create(f"contracts/{execution_id.hex()}.json", canonical_json(body))
         except FileExistsError:
             return
 
@@ -143,10 +185,19 @@ def _format(marker: Path) -> object:
     return found.get("format") if isinstance(found, dict) else found
 
 
+def _claim(remote: Remote) -> None:
+    """The marker doubles as the proof that the server creates an object only once."""
+    remote.claim("FORMAT.json", FORMAT)
+    found = remote.read("FORMAT.json")
+    if found != FORMAT:
+        fix = "use the fleet version that wrote it, or another --landing"
+        raise StoreError(remote.url, "format", FORMAT.decode(), repr(found[:40]), fix)
+
+
 def _create(root: Path, marker: Path) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
-        write_once(marker, canonical_json({"format": LANDING_FORMAT}))
+        write_once(marker, FORMAT)
     except OSError as error:
         if marker.is_file():  # another process made it at the same moment
             return

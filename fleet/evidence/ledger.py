@@ -18,7 +18,7 @@ from typing import Any, Literal
 from fleet.contract.canonical import canonical_json, sha256, to_text
 from fleet.contract.sample_ids import SampleIds, held_once
 from fleet.errors import EvidenceError
-from fleet.evidence.landing import Landing, write_once
+from fleet.evidence.landing import Landing
 
 LEDGER_FORMAT = 1
 START = to_text(sha256(b"fleet-ledger-1\n"))
@@ -28,13 +28,13 @@ DECISIONS = "decisions-"
 
 Kind = Literal[
     "campaign", "planned", "started", "go", "gone", "accepted", "given_up", "controls", "closed",
-    "quarantined", "released",
+    "quarantined", "released", "pruned",
 ]  # fmt: skip
 """campaign: opened, with its contracts · planned · started: process identity seen alive · go: the
 token that lets it use its unit, and after which attempt there · gone: death observed, from where ·
 accepted: manifest digest · given_up: FAILED or LOST with its cause · controls: which contracts were
 this campaign's controls · closed: nothing more will come · quarantined, released: decisions about a
-unit, in chains of their own."""
+unit, in chains of their own · pruned: an attempt of another chain keeps a summary for its rows."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,11 @@ class Ledger:
 
         Raises:
             FileExistsError: when another driver wrote this chain (two drivers, one campaign).
+            LandingUnreachable: object storage does not answer; the entry may be there or not.
         """
         entry = Entry(self.campaign, self._seq, kind, attempt, time.time(), body, self._head)
         data = entry.to_bytes()
-        write_once(chain_folder(self.landing, self.campaign) / f"{self._seq:06d}.json", data)
+        self.landing.create(f"ledger/{self.campaign}/{self._seq:06d}.json", data)
         self._seq += 1
         self._head = to_text(sha256(data))
         return entry

@@ -36,6 +36,7 @@ CAUSES: dict[str, str] = {
     # FAILED: it could not finish
     "out-of-memory": "the process ran out of memory",
     "disk-full": "the landing or a cache could not be written",
+    "landing-unreachable": "what the process left could not be brought to the landing",
     "killed": "the process was killed by a signal",
     "engine-error": "the engine raised",
     "parser-error": "the arm's parser raised, or returned what no parser may",

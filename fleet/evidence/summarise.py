@@ -19,6 +19,7 @@ from fleet.evidence.landing import Landing, file_sha256
 from fleet.evidence.ledger import Entry
 from fleet.evidence.manifest import Manifest, Process
 from fleet.evidence.modules import Modules, read_modules
+from fleet.evidence.retired import Kept, read_kept
 from fleet.evidence.rows import batch_places, check_columns, identities
 from fleet.evidence.sample_set import check_sample_set
 from fleet.evidence.states import Cause
@@ -38,6 +39,7 @@ class _Story:
     gone: Entry | None
     before: Entry | None
     before_gone: Entry | None
+    pruned: Entry | None
     ends: tuple[Entry, ...]
 
     @property
@@ -52,7 +54,8 @@ def summarise(landing: Landing, attempt: str, entries: Iterable[Entry]) -> Attem
     Args:
         landing: where its folder is.
         attempt: its id.
-        entries: the ledger entries about it and about the one before it (others are ignored).
+        entries: the ledger entries about it and about the one before it (others are ignored), and
+            the one that says its rows were pruned.
     """
     story = _story(attempt, entries)
     blank = _nothing_known(attempt)
@@ -88,7 +91,7 @@ def _story(attempt: str, entries: Iterable[Entry]) -> _Story:
     return _Story(**first, before=before, before_gone=before_gone, ends=ends)
 
 
-_KINDS = ("planned", "started", "go", "gone")
+_KINDS = ("planned", "started", "go", "gone", "pruned")
 
 
 def _nothing_known(attempt: str) -> AttemptSummary:
@@ -184,7 +187,7 @@ def _accepted(
         raise EvidenceError("evidence-altered", "accepted, but its manifest is gone")
     assert story.end is not None and story.planned is not None
     _check_identity(manifest, story, landing.manifest(summary.attempt))
-    if manifest.state != "VOID":
+    if manifest.state != "VOID" and story.pruned is None:
         _check_parts(landing, manifest)
     _check_platform(manifest)
     if manifest.state != "COMPLETE":
@@ -193,6 +196,8 @@ def _accepted(
     _check_freshness(manifest, story)
     _check_weights(manifest)
     complete = replace(summary, state="COMPLETE")
+    if story.pruned is not None:
+        return _with_kept(complete, read_kept(landing, story.pruned, manifest))
     return _with_rows(complete, landing, (story.planned, manifest), strict=True)
 
 
@@ -306,6 +311,14 @@ def _with_rows(
     return replace(
         summary, rows=power.records, arms=tally.arms, roots=tally.roots, power=power, trace=trace
     )
+
+
+def _with_kept(summary: AttemptSummary, kept: Kept) -> AttemptSummary:
+    """What the rows said before they were pruned."""
+    return replace(
+        summary, rows=kept.rows, arms=kept.arms, roots=kept.roots, power=kept.power,
+        trace=kept.trace, pruned=True,
+    )  # fmt: skip
 
 
 def _modules(landing: Landing, planned: Entry, manifest: Manifest) -> Modules | None:

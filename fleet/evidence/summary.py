@@ -72,6 +72,7 @@ class AttemptSummary:
     that was certified with every call traced; ``gap``: why it is not complete, or None; ``doubt``:
     why its hooks may have changed what they watched, or None. ``varied``: what it took in place of
     the contract's own values; ``effective`` and its digests leave out what follows from that.
+    ``pruned``: its rows are gone, by a decision that the ledger holds; all else is as it was.
     """
 
     attempt: str
@@ -99,6 +100,7 @@ class AttemptSummary:
     effective: dict[str, Any] = field(default_factory=dict)
     trace: dict[str, Any] = field(default_factory=dict)
     varied: dict[str, Any] = field(default_factory=dict)
+    pruned: bool = False
 
     @property
     def is_reference(self) -> bool:

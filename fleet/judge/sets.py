@@ -144,10 +144,11 @@ def pairs_needed(
     Good attempts: per unit one of each class of roots and inputs against the unit's first, then
     the units' firsts against the overall first; attempts of ``campaign`` come first. Every other
     attempt with rows: against one good attempt (of its campaign and unit, else its unit, else the
-    first), or against the first such attempt when none is good.
+    first), or against the first such attempt when none is good. Pruned attempts have no rows; one
+    that shows the same kept its own.
     """
     ordered = in_order(summaries)
-    good = [s for s in ordered if is_good(s, require)]
+    good = [s for s in ordered if is_good(s, require) and not s.pruned]
     mine_first = sorted(good, key=lambda s: s.campaign != campaign)
     pairs = _class_pairs(mine_first)[:MAX_CLASS_PAIRS]
     return list(dict.fromkeys(pairs + required_pairs(summaries, require)))
@@ -156,7 +157,7 @@ def pairs_needed(
 def required_pairs(summaries: Sequence[AttemptSummary], require: Require) -> list[tuple[str, str]]:
     """The pairs that no root can stand in for: those of attempts that are not good evidence."""
     ordered = in_order(summaries)
-    good = [s for s in ordered if is_good(s, require)]
+    good = [s for s in ordered if is_good(s, require) and not s.pruned]
     others = [s for s in ordered if not is_good(s, require) and _rows_count(s)]
     pairs = []
     for other in others:
@@ -196,8 +197,10 @@ def _class(summary: AttemptSummary) -> object:
 
 
 def _rows_count(summary: AttemptSummary) -> bool:
-    foreign = summary.cause is not None and summary.cause.code in FOREIGN
-    return summary.rows > 0 and not foreign
+    """What changed at its source after it was mirrored takes no row back that was mirrored."""
+    cause = summary.cause
+    foreign = cause is not None and cause.code in FOREIGN and not cause.details.get("original_kept")
+    return summary.rows > 0 and not foreign and not summary.pruned
 
 
 def _reference(other: AttemptSummary, good: Sequence[AttemptSummary]) -> AttemptSummary:

@@ -82,6 +82,22 @@ def tensor_digests(folder: Path) -> dict[str, bytes]:
     return digests
 
 
+def num_tensors(folder: Path) -> int:
+    """How many tensors the checkpoint has, from its headers alone.
+
+    Raises:
+        CheckpointError: see :func:`tensor_digests`.
+    """
+    count = 0
+    for path, promised in weight_files(folder).items():
+        if promised is None:
+            with _mapped(path) as view:
+                count += len(_entries(path, view))
+        else:
+            count += len(promised)
+    return count
+
+
 def checkpoint_digest(digests: Mapping[str, bytes]) -> bytes:
     """The identity of the weights: SHA-256 of canonical JSON {tensor name: digest}; 32 bytes."""
     return digest_json({name: to_text(digest) for name, digest in digests.items()})

@@ -39,6 +39,7 @@ from fleet.replay.engines.protocol import Census, Engine
 from fleet.replay.engines.registry import make_engine
 from fleet.replay.gpu.watch import open_watch, require_healthy, since_boot_s
 from fleet.replay.probe import AtEntry, read_platform, read_unit
+from fleet.replay.ship import ship
 from fleet.replay.stress import Stress
 from fleet.replay.task import ReplayTask, device_environment
 
@@ -110,6 +111,7 @@ class Replay:
 
         Raises:
             OSError: the manifest itself could not be written.
+            AttemptFailed: what landed here could not be brought to the landing.
         """
         waited = self._mark() - self._seen.volatile["prepare_s"]
         self._seen.volatile["waited_s"] = waited
@@ -371,6 +373,7 @@ def _close(
         stress=seen.stress,
     )
     write_once(task.folder / "manifest.json", manifest.to_bytes())
+    ship(task)
     return manifest
 
 

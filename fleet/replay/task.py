@@ -75,6 +75,7 @@ class ReplayTask:
     planned samples in dataset order; fewer than the dataset has only where no verdict is made.
     ``device``: the one device of the slot; None for the CPU. ``vary``: what the set of replays
     varies; ``varied``: what this one takes, nothing for the reference; ``contract`` keeps its own.
+    ``landing``: a folder of the node; ``remote``: the URL that it mirrors, None for none.
     """
 
     attempt: str
@@ -98,6 +99,7 @@ class ReplayTask:
     device: Device | None = None
     vary: tuple[str, ...] = ()
     varied: dict[str, Any] = field(default_factory=dict)
+    remote: str | None = None
 
     def typed_contract(self) -> Contract:
         """The contract, validated again in the process that runs it."""

@@ -125,7 +125,8 @@ class Answers:
         """Where a campaign's replays part: by the evidence of the failing replays where they were
         traced throughout, with what later traces prove of that call; else by later traces."""
         later = self.traced(campaign, summaries).found
-        mine = [s for s in summaries if s.campaign == campaign and s.purpose == "certify"]
+        certified = [s for s in summaries if s.campaign == campaign and s.purpose == "certify"]
+        mine = [s for s in certified if not s.pruned]
         key = tuple(s.attempt for s in mine)
         if key not in self._own:
             self._own[key] = own_trace(self.landing, mine)

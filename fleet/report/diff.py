@@ -102,12 +102,17 @@ def compare(answers: Answers, a: str, b: str) -> Diff:
     )
 
 
+def _has_rows(summary: AttemptSummary) -> bool:
+    return summary.rows > 0 and not summary.pruned
+
+
 def attempt_diff(answers: Answers, a: AttemptSummary, b: AttemptSummary) -> PairDiff:
     """Contract, platform and settings first, then row by row."""
     fields = _fields(answers, a, b)
     dtype = next((k.dtype for k in known_contracts(answers.store) if k.name == a.contract), "")
-    if a.attempt == b.attempt or not a.rows or not b.rows:
+    if a.attempt == b.attempt or not (_has_rows(a) and _has_rows(b)):
         words = "one attempt named twice" if a.attempt == b.attempt else "an attempt has no rows"
+        words = "the rows of an attempt were pruned" if a.pruned or b.pruned else words
         return PairDiff(a.contract, a.attempt, b.attempt, "NO_EVIDENCE", words, fields)
     pair = (a.attempt, b.attempt)
     found = answers.comparisons([pair], dtype)[pair]

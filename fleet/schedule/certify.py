@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from fleet.contract.load import BUILTIN
-from fleet.errors import ContractError, NotIngested, StoreError
+from fleet.errors import (
+    CampaignStopped,
+    ContractError,
+    LandingUnreachable,
+    NotIngested,
+    StoreError,
+)
 from fleet.evidence.landing import Landing
+from fleet.evidence.mirror import mirrored, pull
+from fleet.evidence.remote import Remote
 from fleet.evidence.states import Purpose
 from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
@@ -25,8 +33,10 @@ from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.plan import MUST, TRACED, Slot, Work, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
+from fleet.schedule.room import needs, require_room
 from fleet.schedule.tracing import TracePlan, Tracing, first_sample, plan_for
 from fleet.schedule.warming import warm
+from fleet.store import queries
 from fleet.store.ingest import ingest
 from fleet.store.open import Store, open_reader, open_writer, publish
 
@@ -35,13 +45,25 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Places:
-    """Where things are. ``search`` holds contracts/ and datasets/; ``cache`` demo checkpoints."""
+    """Where things are. ``search`` holds contracts/ and datasets/; ``cache`` demo checkpoints.
+    ``landing`` is a folder; ``remote``: the object storage that it mirrors, None for none."""
 
     search: tuple[Path, ...]
     store: Path
     landing: Path
     cache: Path
     scratch: Path
+    remote: Remote | None = None
+
+    def open_landing(self, create: bool = False) -> Landing:
+        """The landing, to be read and written; a mirror that is not there yet is made.
+
+        Raises:
+            StoreError: see :meth:`Landing.open`.
+        """
+        if create:
+            return Landing.open(self.landing, True, self.remote)
+        return mirrored(self.landing, self.remote)
 
 
 @dataclass(frozen=True)
@@ -208,6 +230,8 @@ def require_usable(places: Places) -> None:
     Raises:
         StoreError: before anything has been started or written.
     """
+    if places.remote is not None:
+        places.remote.listing("contracts/")
     for folder, option in (
         (places.landing, "--landing DIR"),
         (places.store.parent, "--store FILE"),
@@ -259,7 +283,7 @@ def run_request(
     """
     require_usable(places)
     campaign = Campaign(
-        landing=Landing(places.landing),
+        landing=Landing(places.landing, places.remote),
         launcher=launcher,
         contracts={r.name: r for r in (*planned.named, *planned.controls)},
         scratch=places.scratch,
@@ -270,9 +294,10 @@ def run_request(
         on_event=say,
     )
     campaign.preflight()
-    landing = Landing.open(places.landing, create=True)
+    landing = places.open_landing(create=True)
     # What could stop the ingest at the end is found before hours of replays, not after.
     ingest_and_publish(places.store, landing)
+    _require_room(campaign, planned, places, landing)
     warm(campaign, planned.claims)
     follow = follow or UntilBound(
         landing,
@@ -281,9 +306,21 @@ def run_request(
     )
     try:
         ends = campaign.run(planned.slots, request.argv, follow)
+    except LandingUnreachable as error:
+        raise CampaignStopped(f"the campaign {campaign.id} could not go on: {error}") from error
     finally:
         _ingest_after(places.store, landing)
     return campaign, ends
+
+
+def _require_room(campaign: Campaign, planned: Planned, places: Places, landing: Landing) -> None:
+    """Raise what does not fit on a disk, before anything is planned."""
+    each = [(slot, campaign.contracts[slot.contract]) for slot in planned.slots]
+    tasks = [(campaign.task(slot, r, "0" * 16), r) for slot, r in each]
+    with open_reader(places.store) as store:
+        ids = {r.execution_id for _, r in each}
+        known = [s for i in ids for s in queries.summaries(store.con, execution_id=i)]
+    require_room(needs(tasks, known, landing, places.store, places.scratch))
 
 
 def _looking_into(
@@ -314,7 +351,8 @@ BUSY_S = 60.0
 
 
 def ingest_and_publish(store: Path, landing: Landing) -> None:
-    """Bring the store up to the landing and let readers see it."""
+    """Bring the store up to the landing, and a mirror up to its source, and let readers see it."""
+    pull(landing)
     with open_writer(store, wait_s=BUSY_S) as writer:
         ingest(writer, landing)
         publish(writer)
@@ -326,8 +364,9 @@ def _ingest_after(store: Path, landing: Landing) -> None:
         ingest_and_publish(store, landing)
     except (StoreError, OSError) as error:
         raise NotIngested(
-            f"the replays landed in {landing.root}, but the store could not take them in: {error}\n"
-            f"  then: fleet store ingest --store {store} --landing {landing.root}"
+            f"the replays landed in {landing.place}, "
+            f"but the store could not take them in: {error}\n"
+            f"  then: fleet store ingest --store {store} --landing {landing.place}"
         ) from error
 
 
@@ -337,7 +376,7 @@ def certify(
     """Run a planned request to its verdicts."""
     campaign, _ = run_request(request, planned, places, launcher, say)
     with open_reader(places.store) as store:
-        landing = Landing.open(places.landing)
+        landing = places.open_landing()
         _decide(landing, store, {r.execution_id for r in (*planned.named, *planned.controls)}, say)
         return Answers(store, landing).campaign(
             campaign.id, planned.asked(planned.named), planned.asked(planned.controls)

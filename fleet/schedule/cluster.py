@@ -14,6 +14,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -35,6 +36,7 @@ from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
 from fleet.evidence.manifest import Process
 from fleet.replay.backends import Backend
 from fleet.replay.probe import at_entry
+from fleet.replay.ship import ship_left
 from fleet.replay.task import Device, ReplayTask, fitting
 from fleet.replay.worker import (
     backends_in_this_process,
@@ -104,6 +106,9 @@ class _Watcher:
     def devices(self) -> list[dict[str, Any]]:
         return devices_of_this_node()
 
+    def ship(self, raw_task: dict[str, Any]) -> None:
+        ship_left(ReplayTask.from_json(raw_task))
+
     def sees(self, raw: dict[str, Any]) -> bool:
         from fleet.evidence.process import is_alive
 
@@ -162,6 +167,9 @@ class _RunningActor:
             )
         except RayError:
             gone = False
+        if self.task.remote is not None:
+            with suppress(RayError):  # on the node of the process, which may be another
+                ray.get(self.watch.ship.remote(self.task.to_json()), timeout=START_S)
         return Gone(self._seen_alive, bool(gone), self.watcher)
 
 
@@ -175,6 +183,8 @@ def failure(error: RayError) -> AttemptFailed:
     text = _first_lines(error)
     if isinstance(error, RayTaskError):
         cause = error.cause
+        if isinstance(cause, AttemptFailed):
+            return AttemptFailed(cause.code, cause.text, cause.details)
         if isinstance(cause, MemoryError):
             return AttemptFailed("out-of-memory", text)
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -22,10 +22,11 @@ from fleet.contract.canonical import from_text, sha256, to_text
 from fleet.contract.model import Contract
 from fleet.contract.vary import Own, draw, in_words, varied_contract
 from fleet.contract.vary import environment as varied_environment
-from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
+from fleet.errors import AttemptFailed, CannotRunError, EvidenceError, StoreError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.manifest import Manifest
+from fleet.evidence.mirror import pull
 from fleet.evidence.states import RETRIED, Cause, Purpose, State
 from fleet.replay import caches, determinism
 from fleet.replay.backends import Backend
@@ -188,7 +189,8 @@ class Campaign:
         for resolved in self.contracts.values():
             self.landing.write_contract(from_text(resolved.execution_id), resolved.body())
         named = [resolved.asked() for resolved in self.contracts.values()]
-        ledger.append("campaign", contracts=named, argv=list(argv))
+        # drawn, so that no two drivers write this entry alike
+        ledger.append("campaign", contracts=named, argv=list(argv), driver=secrets.token_hex(8))
         # a control that the user named controls this campaign no less than one that was added
         controls = {slot.contract for slot in slots if slot.role == "control"}
         controls |= {name for name, r in self.contracts.items() if r.loaded.contract.expect}
@@ -338,8 +340,11 @@ class Campaign:
     def _unacceptable(self, task: ReplayTask, digest: str) -> AttemptFailed | None:
         """The manifest on disk must be the one the process says it wrote."""
         try:
+            pull(self.landing, f"attempts/{task.attempt}/")
             data = self.landing.manifest(task.attempt).read_bytes()
             Manifest.from_bytes(data)
+        except StoreError as error:
+            return AttemptFailed("landing-unreachable", str(error))
         except (OSError, EvidenceError) as error:
             return AttemptFailed("engine-error", f"no readable manifest: {error}")
         if to_text(sha256(data)) != digest:
@@ -418,7 +423,8 @@ class Campaign:
             dataset_file=str(resolved.dataset.file.resolve()),
             sample_ids=ids,
             arms=work.arms or tuple(sorted(contract.arms)),
-            landing=str(self.landing.root.resolve()),
+            landing=str(self.landing.staging.resolve()),
+            remote=self.landing.remote.url if self.landing.remote else None,
             scratch=str(self.scratch.resolve()),
             node_label=place.node_label,
             predecessor=before and before.running.process,

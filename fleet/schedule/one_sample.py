@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fleet.errors import UsageError
-from fleet.evidence.landing import Landing
 from fleet.evidence.summary import AttemptSummary
 from fleet.report.answers import Answers
 from fleet.report.diff import Diff, PairDiff, attempt_diff
@@ -66,7 +65,7 @@ def replay_one(
     difference from the certified rows all the same."""
     campaign, ends = run_request(request, planned, places, launcher, say)
     with open_reader(places.store) as store:
-        answers = Answers(store, Landing.open(places.landing))
+        answers = Answers(store, places.open_landing())
         landed = queries.summaries(store.con, campaign=campaign.id)
         complete = [s for s in landed if s.state == "COMPLETE"]
         pairs = [attempt_diff(answers, complete[0], other) for other in complete[1:]]

@@ -82,7 +82,7 @@ def screen(
     follow = Tracing(Landing(places.landing), traces)
     campaign, ends = run_request(request, planned, places, launcher, say, follow)
     with open_reader(places.store) as store:
-        answers = Answers(store, Landing.open(places.landing))
+        answers = Answers(store, places.open_landing())
         entries = [
             _entry(answers, store, r, selections[r.name], campaign.id) for r in planned.named
         ]

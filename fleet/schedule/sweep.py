@@ -113,7 +113,7 @@ class _Sweep:
         """Over all evidence of the platforms that the screening ran on."""
         asked = asked_of(resolved.name, resolved.execution_id, resolved.loaded.contract)
         with open_reader(self.places.store) as store:
-            answers = Answers(store, Landing.open(self.places.landing))
+            answers = Answers(store, self.places.open_landing())
             controls = ControlsByCampaign(answers, known_contracts(store))
             facts = queries.platforms(store.con)
             rows = rows_of(answers, asked, controls, facts, time.time())
@@ -147,7 +147,7 @@ class _Sweep:
         if resolved is None:
             return entry_of(name, backend.name, None, backend.reason)
         with open_reader(self.places.store) as store:
-            landing = Landing.open(self.places.landing)
+            landing = self.places.open_landing()
             landed = self._landed(store.con, resolved, "certify", "screen")
             figures = measured(landing, landed)
             traced = self._landed(store.con, resolved, "trace")

@@ -90,7 +90,7 @@ def _first_differing(
         return None
     question = asked_of(resolved.name, resolved.execution_id, resolved.loaded.contract)
     with open_reader(places.store) as store:
-        answers = Answers(store, Landing.open(places.landing))
+        answers = Answers(store, places.open_landing())
         summaries = queries.summaries(store.con, execution_id=resolved.execution_id)
         campaigns = [s.campaign for s in in_order(summaries) if s.purpose == "certify"]
         for campaign in reversed(list(dict.fromkeys(campaigns))):
@@ -124,7 +124,7 @@ def run_trace(
     campaign, _ = run_request(request, planned, places, launcher, say, follow)
     with open_reader(places.store) as store:
         landed = queries.summaries(store.con, campaign=campaign.id)
-    about = traced(Landing.open(places.landing), landed)
+    about = traced(places.open_landing(), landed)
     head = {
         "execution_id": plan.resolved.execution_id,
         "platform": next((s.platform for s in landed if s.platform), None),

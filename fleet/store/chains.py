@@ -8,7 +8,7 @@ make an attempt disappear. Knows no DuckDB and no rows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet.contract.canonical import from_text
@@ -17,6 +17,8 @@ from fleet.errors import EvidenceError
 from fleet.evidence import ledger
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Entry
+from fleet.evidence.mirror import altered
+from fleet.evidence.retired import CHAIN
 from fleet.evidence.states import Cause
 
 
@@ -67,17 +69,37 @@ def _pieces(entry: Entry) -> Iterator[bytes | memoryview]:
 
 def read_chains(landing: Landing) -> list[Chain]:
     """Every campaign, sorted by name."""
-    return [_read(landing, campaign) for campaign in ledger.campaigns(landing)]
+    found = altered(landing)
+    return [_read(landing, campaign, found) for campaign in ledger.campaigns(landing)]
 
 
-def stories(landing: Landing, chains: Iterable[Chain]) -> list[Story]:
+def stories(landing: Landing, chains: Sequence[Chain]) -> list[Story]:
     """Every planned attempt in the order planned, then every folder that nobody planned."""
     told: dict[str, Story] = {}
     for chain in chains:
         _tell(chain, told)
     for attempt in landing.attempts():
         told.setdefault(attempt, Story(attempt))
+    for entry in _pruned(chains):
+        if entry.attempt in told:
+            told[entry.attempt].entries.append(entry)
+    for name, words in altered(landing).items():
+        folder, _, file = name.partition("/")
+        if folder == "attempts" and (attempt := file.partition("/")[0]) in told:
+            told[attempt].fault = told[attempt].fault or _altered(words)
     return list(told.values())
+
+
+def _pruned(chains: Iterable[Chain]) -> Iterator[Entry]:
+    """What chains that check say was pruned; the rows of others are gone without a word."""
+    for chain in chains:
+        if chain.campaign.startswith(CHAIN) and chain.fault is None:
+            yield from (e for e in chain.entries if e.kind == "pruned")
+
+
+def _altered(words: str) -> Cause:
+    """An object that changed at its source after it was mirrored; what was mirrored is kept."""
+    return Cause("evidence-altered", words, {"original_kept": True})
 
 
 def _tell(chain: Chain, told: dict[str, Story]) -> None:
@@ -95,10 +117,12 @@ def _tell(chain: Chain, told: dict[str, Story]) -> None:
         told[attempt] = Story(attempt, [*mine[attempt], *before], chain.fault)
 
 
-def _read(landing: Landing, campaign: str) -> Chain:
+def _read(landing: Landing, campaign: str, found: Mapping[str, str]) -> Chain:
+    mine = [words for name, words in found.items() if name.startswith(f"ledger/{campaign}/")]
+    fault = _altered(mine[0]) if mine else None
     head = from_text(ledger.chain_head(landing, campaign))
     try:
-        return Chain(campaign, ledger.read_chain(landing, campaign), head, None)
+        return Chain(campaign, ledger.read_chain(landing, campaign), head, fault)
     except EvidenceError as error:
         entries = ledger.salvage(landing, campaign)
         return Chain(campaign, entries, head, Cause(error.code, error.text))

@@ -19,6 +19,8 @@ from fleet.contract.canonical import sha256, to_text
 from fleet.errors import EvidenceError, StoreError
 from fleet.evidence.landing import Landing
 from fleet.evidence.manifest import Manifest
+from fleet.evidence.mirror import altered
+from fleet.evidence.retired import SUMMARY
 from fleet.evidence.summarise import summarise
 from fleet.evidence.summary import AttemptSummary
 from fleet.store import write
@@ -66,7 +68,7 @@ def ingest(store: Store, landing: Landing, on_attempt: OnAttempt | None = None) 
             count["changed" if story.attempt in known else "new"] += 1
         if on_attempt is not None:
             on_attempt(done, len(told))
-    faults = _finish(store, landing, chains)
+    faults = [*_finish(store, landing, chains), *altered(landing).values()]
     release_freed()
     return IngestReport(
         campaigns=len(chains),
@@ -111,7 +113,8 @@ def _take(store: Store, landing: Landing, story: Story, seen: str) -> int:
 
 def _summarise(landing: Landing, story: Story) -> AttemptSummary:
     summary = summarise(landing, story.attempt, story.entries)
-    if story.fault is None:
+    kept = story.fault is not None and story.fault.details.get("original_kept")
+    if story.fault is None or (kept and summary.state == "VOID"):
         return summary
     return replace(summary, state="VOID", cause=story.fault, arms={}, roots={}, power=None)
 
@@ -146,9 +149,9 @@ def _named(manifest: Manifest) -> dict[str, str]:
 
 def _seen(landing: Landing, story: Story) -> str:
     """A digest of all that a summary depends on, the code's version included, read from no row."""
-    stats = [
-        _stat(path) for path in [landing.manifest(story.attempt), *landing.tables(story.attempt)]
-    ]
+    summary = landing.attempt(story.attempt) / SUMMARY
+    files = [landing.manifest(story.attempt), summary, *landing.tables(story.attempt)]
+    stats = [_stat(path) for path in files]
     return sha256(repr((fleet.__version__, story.digest(), stats)).encode()).hex()
 
 

@@ -14,7 +14,10 @@ from fleet.judge.verdict import Verdict
 from fleet.report.answers import Answers
 from fleet.schedule.certify import Places, Planned, Request, ingest_and_publish, plan_request
 from fleet.schedule.certify import run_request as run
+from fleet.schedule.driver import Campaign
 from fleet.schedule.plan import plan
+from fleet.schedule.pruning import plan_prune, prune
+from fleet.schedule.room import landed_bytes
 from fleet.store.open import open_reader
 from fleet.store.rebuild import rebuild
 from tests.campaigns import places_in, questions, write_contract, write_dataset
@@ -111,3 +114,31 @@ def test_a_failing_replay_names_its_first_divergence_from_its_own_calls(tmp_path
     assert first is not None
     assert (culprit["sample_ids"][0], culprit["arm"]) == (first["sample_id"], first["arm"])
     assert verdict_of(places, planned, campaign) == verdict
+
+
+@pytest.mark.slow
+def test_traces_that_a_newer_campaign_repeats_are_pruned_and_the_grade_stays(
+    tmp_path: Path,
+) -> None:
+    _, places, planned, older = certified(tmp_path, "ordered_linear", "always")
+    landing = Landing.open(places.landing)
+    campaign = Campaign(landing, ProcessLauncher(torch=True), {}, places.scratch)
+    (named,) = planned.named
+    campaign.contracts["watched"] = named
+    task = campaign.task(planned.slots[0], named, "0" * 16)
+    landed = [sum(p.stat().st_size for p in landing.tables(a)) for a in landing.attempts()]
+    assert max(landed) <= landed_bytes(task, named, [], landing) <= 20 * max(landed)
+    *_, newer = certified(tmp_path, "ordered_linear", "always")
+    before = [verdict_of(places, planned, campaign) for campaign in (older, newer)]
+    assert [v.verdict for v in before] == ["PASS", "PASS"]
+    with open_reader(places.store) as store:
+        found = plan_prune(store, landing, 0.0)
+    assert len(found.attempts) == 2
+    assert all(any("trace-" in file for file in d.files) for d in found.attempts)
+    prune(landing, found, [], lambda _: None)
+    rebuild(places.store, landing)
+    ingest_and_publish(places.store, landing)
+    assert [verdict_of(places, planned, campaign) for campaign in (older, newer)] == before
+    assert {path.parent.name for path in places.landing.glob("attempts/*/*.parquet")} == {
+        d.like for d in found.attempts
+    } | {a["attempt"] for a in before[1].attempts if a["campaign"] == newer}

@@ -25,7 +25,7 @@ from tests.integration.command_line import ROOT, fleet, tree
 VERBS = {
     "certify", "screen", "sweep", "trace", "status", "units", "diff", "replay", "logs", "doctor",
     "contract check", "contract show", "contract new",
-    "store ingest", "store rebuild", "store snapshot",
+    "store ingest", "store rebuild", "store snapshot", "store prune",
 }  # fmt: skip
 
 

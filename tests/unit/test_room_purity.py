@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOMS = {
     "contract": ("torch", "ray", "duckdb", "transformers", "pyarrow", "numpy", "jinja2"),
-    "evidence": ("torch", "ray", "duckdb", "transformers"),
+    "evidence": ("torch", "ray", "duckdb", "transformers", "fsspec", "s3fs", "botocore"),
     "judge": ("torch", "ray", "duckdb", "transformers"),
 }
 PROGRAM = """
