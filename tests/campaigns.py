@@ -7,6 +7,7 @@ it was given; the replay itself is the product's. ``script`` says what goes wron
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,6 +118,9 @@ class FakeRunning:
             replay.prepare()
             return to_text(replay.run(self.token).digest)
 
+    def kill(self) -> None:
+        self.launcher.did.append(("kill", self.task.attempt))
+
     def end(self, deadline_s: float) -> Gone:
         self.launcher.did.append(("end", self.task.attempt))
         ship_left(self.task)
@@ -127,7 +131,8 @@ class FakeRunning:
 @dataclass
 class FakeLauncher:
     """``observed``: number of the attempt -> (seen alive, seen gone). ``did``: (what was asked of a
-    process, its attempt), in order."""
+    process, its attempt), in order. ``down``: labels of nodes that went away; ``lives_on``: pids of
+    an earlier driver's processes that do not go."""
 
     script: Script = field(default_factory=dict)
     at_start: Script = field(default_factory=dict)
@@ -138,12 +143,28 @@ class FakeLauncher:
     tasks: list[ReplayTask] = field(default_factory=list)
     environments: list[dict[str, str]] = field(default_factory=list)
     did: list[tuple[str, str]] = field(default_factory=list)
+    down: set[str] = field(default_factory=set)
+    lives_on: set[int] = field(default_factory=set)
 
     def place(self) -> Place:
         return self.places()[0]
 
     def places(self) -> Sequence[Place]:
         return [Place(label, None) for label in self.labels]
+
+    def units(self) -> Sequence[Place]:
+        return self.places()
+
+    def at(self, place: Place) -> FakeLauncher:
+        view = copy.copy(self)  # the lists of what was asked are shared
+        view.labels = (place.node_label,)
+        return view
+
+    def is_up(self) -> bool:
+        return self.place().node_label not in self.down
+
+    def wait_gone(self, node_label: str, process: Process, deadline_s: float) -> bool:
+        return process.pid not in self.lives_on
 
     def preflight(
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]

@@ -113,8 +113,11 @@ class RunningChild:
         code = {28: "disk-full"}.get(answer["errno"], "engine-error")
         raise AttemptFailed(code, f"{answer['error']}: {answer['text']}")
 
-    def end(self, deadline_s: float) -> Gone:
+    def kill(self) -> None:
         self.child.kill()
+
+    def end(self, deadline_s: float) -> Gone:
+        self.kill()
         self.child.wait(timeout=deadline_s)
         os.close(self.channel)
         if self.child.stdin is not None:
@@ -169,6 +172,21 @@ class ProcessLauncher:
 
     def places(self) -> Sequence[Place]:
         return [self.place()]
+
+    def units(self) -> Sequence[Place]:
+        return self.places()
+
+    def at(self, place: Place) -> ProcessLauncher:
+        return self
+
+    def is_up(self) -> bool:
+        return True
+
+    def wait_gone(self, node_label: str, process: Process, deadline_s: float) -> bool:
+        until = time.monotonic() + deadline_s
+        while is_alive(process) and time.monotonic() < until:
+            time.sleep(0.01)
+        return not is_alive(process)
 
     def preflight(
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]

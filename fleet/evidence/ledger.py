@@ -28,13 +28,15 @@ DECISIONS = "decisions-"
 
 Kind = Literal[
     "campaign", "planned", "started", "go", "gone", "accepted", "given_up", "controls", "closed",
-    "quarantined", "released", "pruned",
+    "quarantined", "released", "pruned", "resumed", "night", "left_out",
 ]  # fmt: skip
 """campaign: opened, with its contracts · planned · started: process identity seen alive · go: the
 token that lets it use its unit, and after which attempt there · gone: death observed, from where ·
 accepted: manifest digest · given_up: FAILED or LOST with its cause · controls: which contracts were
-this campaign's controls · closed: nothing more will come · quarantined, released: decisions about a
-unit, in chains of their own · pruned: an attempt of another chain keeps a summary for its rows."""
+this campaign's controls · closed: its driver writes nothing more · resumed: another one goes on ·
+night, left_out: what a night planned and did not run, in a chain of its own; its campaigns are one
+a unit · quarantined, released: decisions about a unit, in chains of their own · pruned: an attempt
+of another chain keeps a summary for its rows."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,16 @@ class Ledger:
     campaign: str
     _seq: int = 0
     _head: str = field(default=START)
+
+    @classmethod
+    def continued(cls, landing: Landing, campaign: str) -> tuple[Ledger, list[Entry]]:
+        """The chain as far as it goes, to be written on, and its entries; none of a new one.
+
+        Raises:
+            EvidenceError: see :func:`read_chain`.
+        """
+        entries = read_chain(landing, campaign)
+        return cls(landing, campaign, len(entries), chain_head(landing, campaign)), entries
 
     def append(self, kind: Kind, attempt: str = "", **body: Any) -> Entry:
         """Write the next entry.

@@ -16,6 +16,7 @@ from fleet.errors import ContractError, UsageError
 from fleet.evidence.landing import Landing
 from fleet.replay.backends import Backend
 from fleet.replay.capability import disagreements
+from fleet.schedule.asking import backends
 from fleet.schedule.certify import Places, Say
 from fleet.schedule.driver import Campaign, Limits
 from fleet.schedule.launcher import Launcher
@@ -77,7 +78,7 @@ def candidates_of(
         UsageError: a named backend is none of the method's, or no process could tell.
     """
     campaign = Campaign(Landing(places.landing), launcher, {base.name: base}, places.scratch)
-    found = {b.name: b for b in campaign.backends(base.name, asked.backends)}
+    found = {b.name: b for b in backends(campaign, base.name, asked.backends)}
     for name in asked.backends or ():
         if name not in found:
             close = nearest(name, found)

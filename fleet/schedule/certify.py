@@ -27,6 +27,7 @@ from fleet.evidence.states import Purpose
 from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
 from fleet.schedule.adaptive import UntilBound
+from fleet.schedule.asking import preflight
 from fleet.schedule.claims import Claims, claims_of, own_claim
 from fleet.schedule.decide import decide
 from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
@@ -293,7 +294,7 @@ def run_request(
         arms=request.arms,
         on_event=say,
     )
-    campaign.preflight()
+    preflight(campaign)
     landing = places.open_landing(create=True)
     # What could stop the ingest at the end is found before hours of replays, not after.
     ingest_and_publish(places.store, landing)

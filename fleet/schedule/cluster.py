@@ -1,53 +1,40 @@
-"""Fresh processes on a Ray cluster. The only module that imports ray.
+"""Fresh processes on a Ray cluster: which nodes and devices there are, and starting actors there.
 
-One actor is one process for one attempt: ``max_restarts=0`` and ``max_task_retries=0`` are
-stated, because Ray would otherwise replace a dead actor without a word. A unique ``env_vars``
-entry (the nonce) keeps cached workers out. Ray frees resources before a process is gone and
-nothing in it waits for death, so a watcher actor on the same node watches (pid, start tick)
-disappear.
+Ray is imported here and in ``fleet.schedule.actors``, nowhere else. ``max_restarts=0`` and
+``max_task_retries=0`` are stated, because Ray would otherwise replace a dead actor without a word.
+A unique ``env_vars`` entry (the nonce) keeps cached workers out.
 """
 
 from __future__ import annotations
 
-import errno
+import copy
 import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import ray
-from ray.exceptions import (
-    ActorDiedError,
-    ActorUnavailableError,
-    GetTimeoutError,
-    NodeDiedError,
-    OutOfMemoryError,
-    RayError,
-    RayTaskError,
-    RuntimeEnvSetupError,
-)
+from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
+from fleet.errors import AttemptFailed, CannotRunError
 from fleet.evidence.manifest import Process
 from fleet.replay.backends import Backend
-from fleet.replay.probe import at_entry
-from fleet.replay.ship import ship_left
 from fleet.replay.task import Device, ReplayTask, fitting
-from fleet.replay.worker import (
-    backends_in_this_process,
-    check_in_this_process,
-    devices_of_this_node,
-    lengths_in_this_process,
-    prepare_in_this_process,
-    run_in_this_process,
-    warm_in_this_process,
+from fleet.schedule.actors import (
+    ANSWER_S,
+    START_S,
+    ReplayActor,
+    RunningActor,
+    Watcher,
+    failure,
+    first_lines,
 )
-from fleet.schedule.launcher import Gone, Place, Problem
+from fleet.schedule.launcher import Place, Problem
 
 NODE_LABEL = "fleet.dev/node"
 """Node label that names a unit; a node without it is named by its host name."""
@@ -55,157 +42,10 @@ NODE_LABEL = "fleet.dev/node"
 PREFLIGHT_S = 1800.0
 """How long a preflight may take: asking some backends whether they run compiles their kernels."""
 
-START_S = 120.0
-"""How long a helper actor (watcher, preflight) may take to answer for the first time."""
-
-
-class _Replay:
-    """Lives in the fresh process. Entry facts are taken before anything else."""
-
-    def __init__(self) -> None:
-        self._entry = at_entry()
-
-    def identity(self) -> dict[str, Any]:
-        return asdict(self._entry.process)
-
-    def prepare(self, raw: dict[str, Any]) -> None:
-        context = ray.get_runtime_context()
-        ids = {
-            "node": context.get_node_id(),
-            "worker": context.get_worker_id(),
-            "actor": context.get_actor_id() or "",
-        }
-        self._replay = prepare_in_this_process(ReplayTask.from_json(raw), self._entry, ids)
-
-    def run(self, token: str) -> str:
-        return run_in_this_process(self._replay, token)
-
-    def check(self, raw_tasks: list[dict[str, Any]]) -> list[dict[str, str]]:
-        return check_in_this_process(raw_tasks)
-
-    def warm(self, raw_task: dict[str, Any]) -> dict[str, Any]:
-        return warm_in_this_process(raw_task)
-
-    def backends(
-        self, raw_task: dict[str, Any], only: Sequence[str] | None
-    ) -> list[dict[str, Any]]:
-        return backends_in_this_process(raw_task, only)
-
-    def lengths(self, raw_task: dict[str, Any]) -> dict[str, list[int]]:
-        return lengths_in_this_process(raw_task)
-
-
-class _Watcher:
-    """Lives on the node of the attempts, in the same PID namespace, and outlives them."""
-
-    def identity(self) -> dict[str, Any]:
-        from fleet.evidence.process import identity
-
-        return asdict(identity())
-
-    def devices(self) -> list[dict[str, Any]]:
-        return devices_of_this_node()
-
-    def ship(self, raw_task: dict[str, Any]) -> None:
-        ship_left(ReplayTask.from_json(raw_task))
-
-    def sees(self, raw: dict[str, Any]) -> bool:
-        from fleet.evidence.process import is_alive
-
-        try:
-            return is_alive(Process(**raw))
-        except EvidenceError:
-            return False
-
-    def wait_gone(self, raw: dict[str, Any], deadline_s: float) -> bool:
-        import time
-
-        from fleet.evidence.process import is_alive
-
-        process, until = Process(**raw), time.monotonic() + deadline_s
-        while is_alive(process):
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.01)
-        return True
-
-
-@dataclass
-class _RunningActor:
-    """One attempt's actor, seen from the driver."""
-
-    actor: Any
-    watch: Any
-    process: Process
-    watcher: Mapping[str, Any]
-    task: ReplayTask
-    _seen_alive: bool = field(default=False)
-    _prepared: Any = None
-    _answer: Any = None
-
-    def prepare(self) -> None:
-        self._prepared = self.actor.prepare.remote(self.task.to_json())
-
-    def go(self, token: str) -> None:
-        self._answer = self.actor.run.remote(token)
-
-    def result(self, deadline_s: float) -> str:
-        try:
-            _, digest = ray.get([self._prepared, self._answer], timeout=deadline_s)
-        except GetTimeoutError as error:
-            raise AttemptFailed("hang", f"no end within {deadline_s:g} s") from error
-        except RayError as error:
-            raise failure(error) from error
-        return str(digest)
-
-    def end(self, deadline_s: float) -> Gone:
-        ray.kill(self.actor, no_restart=True)
-        raw = asdict(self.process)
-        try:
-            gone = ray.get(
-                self.watch.wait_gone.remote(raw, deadline_s), timeout=deadline_s + START_S
-            )
-        except RayError:
-            gone = False
-        if self.task.remote is not None:
-            with suppress(RayError):  # on the node of the process, which may be another
-                ray.get(self.watch.ship.remote(self.task.to_json()), timeout=START_S)
-        return Gone(self._seen_alive, bool(gone), self.watcher)
-
 
 def _no_device(wanted: str, got: str) -> CannotRunError:
     fix = "fleet doctor shows the devices; FLEET_DEVICE=cpu runs on the CPU"
     return CannotRunError("FLEET_DEVICE", "", wanted, got, fix)
-
-
-def failure(error: RayError) -> AttemptFailed:
-    """The cause that a Ray error stands for, by type."""
-    text = _first_lines(error)
-    if isinstance(error, RayTaskError):
-        cause = error.cause
-        if isinstance(cause, AttemptFailed):
-            return AttemptFailed(cause.code, cause.text, cause.details)
-        if isinstance(cause, MemoryError):
-            return AttemptFailed("out-of-memory", text)
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            return AttemptFailed("disk-full", text)
-        return AttemptFailed("engine-error", text)
-    if isinstance(error, OutOfMemoryError):
-        return AttemptFailed("out-of-memory", text)
-    if isinstance(error, ActorUnavailableError | NodeDiedError):
-        return AttemptFailed("node-unreachable", text)
-    if isinstance(error, RuntimeEnvSetupError):
-        return AttemptFailed("start", text)
-    if isinstance(error, ActorDiedError):
-        return AttemptFailed("killed", text)
-    return AttemptFailed("engine-error", text)
-
-
-def _first_lines(error: BaseException) -> str:
-    """The last line of a remote traceback says what happened; the rest is in the attempt's log."""
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    chosen = lines[-1] if isinstance(error, RayTaskError) else " ".join(lines[:2])
-    return f"{type(error).__name__}: {chosen.strip()}"[:500]
 
 
 def _keep_own_signal_handlers() -> None:
@@ -246,10 +86,10 @@ class RayCluster:
                 "ray status --address ADDRESS, or leave --address out",
             ) from error
         _keep_own_signal_handlers()
+        self._lock = threading.RLock()  # shared by all views, as are the tables
         self._nodes: dict[str, dict[str, Any]] = {}
-        for node in sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: str(n["NodeID"])):
-            self._nodes.setdefault(_label(node), node)
         self._watchers: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._look_again()
         self._reserved: set[str] = set()
         self._wanted = device
         self._place = self._first_place()
@@ -269,9 +109,66 @@ class RayCluster:
         """That one, then all others of its kind. Two nodes of one label are one unit."""
         if self._places is None:
             found = [place for label in self._nodes for place in self._places_on(label)]
-            same = [place for place in found if _kind(place) == _kind(self._place)]
+            same = [place for place in found if place.kind == self._place.kind]
             self._places = [self._place, *(place for place in same if place != self._place)]
         return self._places
+
+    def units(self) -> Sequence[Place]:
+        """Every device of every node that answers, or its CPU."""
+        with self._lock:
+            self._look_again()
+            labels = list(self._nodes)
+        found: list[Place] = []
+        for label in labels:
+            with suppress(CannotRunError, RayError):  # a node that is going away
+                found += self._places_on(label)
+        return found
+
+    def at(self, place: Place) -> RayCluster:
+        """A view of the same cluster."""
+        view = copy.copy(self)
+        view._place, view._places = place, [place]
+        return view
+
+    def is_up(self) -> bool:
+        """Is the node there, and does its watcher answer? A watcher that died is started again."""
+        label = self._place.node_label
+        for _ in range(2):
+            with self._lock:
+                self._look_again()
+                if label not in self._nodes:
+                    return False
+            try:
+                ray.get(self._watcher(label)[0].identity.remote(), timeout=ANSWER_S)
+            except RayError:
+                with self._lock:
+                    self._watchers.pop(label, None)
+            else:
+                return True
+        return False
+
+    def wait_gone(self, node_label: str, process: Process, deadline_s: float) -> bool:
+        """From the node's watcher."""
+        if node_label not in self._nodes:
+            return False
+        watch, _ = self._watcher(node_label)
+        answer = watch.wait_gone.remote(asdict(process), deadline_s)
+        try:
+            return bool(ray.get(answer, timeout=deadline_s + START_S))
+        except RayError:
+            return False
+
+    def _look_again(self) -> None:
+        """Nodes by label; one that came back has a new id, and its old watcher is gone with it."""
+        alive = sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: str(n["NodeID"]))
+        found: dict[str, dict[str, Any]] = {}
+        for node in alive:
+            found.setdefault(_label(node), node)
+        for label, node in self._nodes.items():
+            if found.get(label, {}).get("NodeID") != node["NodeID"]:
+                self._watchers.pop(label, None)
+        self._nodes.clear()
+        self._nodes.update(found)
 
     def _first_place(self) -> Place:
         label = next(iter(self._nodes))
@@ -295,16 +192,19 @@ class RayCluster:
             raw = ray.get(self._watcher(label)[0].devices.remote(), timeout=START_S)
         except RayError as error:
             wanted = self._wanted or "a device that can be observed"
-            raise _no_device(wanted, _first_lines(error)) from error
+            raise _no_device(wanted, first_lines(error)) from error
         return [Device(**each) for each in raw]
 
     def _watcher(self, label: str) -> tuple[Any, dict[str, Any]]:
         """The watcher of a node and its identity."""
-        if label not in self._watchers:
-            actor = self._actor(_Watcher, {}, 0, label)
-            identity = ray.get(actor.identity.remote(), timeout=START_S)
-            self._watchers[label] = (actor, dict(identity))
-        return self._watchers[label]
+        with self._lock:
+            found = self._watchers.get(label)
+        if found is not None:
+            return found
+        actor = self._actor(Watcher, {}, 0, label)
+        identity = ray.get(actor.identity.remote(), timeout=START_S)
+        with self._lock:  # of two that were started at a time the first stays
+            return self._watchers.setdefault(label, (actor, dict(identity)))
 
     def _actor(
         self,
@@ -313,8 +213,8 @@ class RayCluster:
         num_cpus: int,
         label: str | None = None,
     ) -> Any:
-        """On that node, or on the first."""
-        node = self._nodes[label or next(iter(self._nodes))]
+        """On that node, or on that of the unit."""
+        node = self._nodes[label or self._place.node_label]
         remote = ray.remote(cls).options(
             num_cpus=num_cpus,
             max_restarts=0,
@@ -343,7 +243,7 @@ class RayCluster:
         self, task: ReplayTask, environment: Mapping[str, str], num_cpus: int, deadline_s: float
     ) -> dict[str, Any]:
         """In one process on the node."""
-        actor = self._actor(_Replay, environment, num_cpus)  # several share the device
+        actor = self._actor(ReplayActor, environment, num_cpus)  # several share the device
         try:
             found: dict[str, Any] = ray.get(actor.warm.remote(task.to_json()), timeout=deadline_s)
         except GetTimeoutError as error:
@@ -364,14 +264,16 @@ class RayCluster:
         node = self._nodes[task.node_label]
         if task.device is None or node["Resources"].get("GPU", 0) < 1:
             return
-        if task.device.uuid in self._reserved:
-            return
+        with self._lock:
+            if task.device.uuid in self._reserved:
+                return
         on_it = [{"ray.io/node-id": node["NodeID"]}]
         group = placement_group([{"GPU": 1}], bundle_label_selector=on_it)
         if not group.wait(within_s):
             remove_placement_group(group)
             raise AttemptFailed("unschedulable", f"no free device within {within_s:g} s")
-        self._reserved.add(task.device.uuid)
+        with self._lock:
+            self._reserved.add(task.device.uuid)
 
     def backends(
         self, task: ReplayTask, environment: Mapping[str, str], only: Sequence[str] | None
@@ -381,7 +283,7 @@ class RayCluster:
         return [Backend(**raw) for raw in found]
 
     def _ask(self, environment: Mapping[str, str], question: Callable[[Any], Any]) -> Any:
-        actor = self._actor(_Replay, environment, num_cpus=1)
+        actor = self._actor(ReplayActor, environment, num_cpus=1)
         try:
             return ray.get(question(actor), timeout=PREFLIGHT_S)
         except RayError as error:
@@ -401,14 +303,20 @@ class RayCluster:
         environment: Mapping[str, str],
         num_cpus: int,
         deadline_s: float,
-    ) -> _RunningActor:
+    ) -> RunningActor:
         """One new actor; its process answers with its identity, and the watcher must see it."""
-        has = self._nodes[task.node_label]["Resources"].get("CPU", 0)
+        node = self._nodes.get(task.node_label)
+        if node is None:
+            raise AttemptFailed("unschedulable", f"no node {task.node_label} any more")
+        has = node["Resources"].get("CPU", 0)
         if num_cpus > has:
             raise AttemptFailed("unschedulable", f"{num_cpus} CPUs asked, node has {has:g}")
         self._reserve(task, deadline_s)
-        actor = self._actor(_Replay, environment, num_cpus, task.node_label)
-        watch, identity = self._watcher(task.node_label)
+        try:
+            watch, identity = self._watcher(task.node_label)
+        except RayError as error:
+            raise AttemptFailed("start", first_lines(error)) from error
+        actor = self._actor(ReplayActor, environment, num_cpus, task.node_label)
         try:
             raw = ray.get(actor.identity.remote(), timeout=deadline_s)
             seen = bool(ray.get(watch.sees.remote(raw), timeout=START_S))
@@ -416,15 +324,10 @@ class RayCluster:
             ray.kill(actor, no_restart=True)
             raise AttemptFailed("start", f"no answer within {deadline_s:g} s") from error
         except RayError as error:
-            raise AttemptFailed("start", _first_lines(error)) from error
-        return _RunningActor(actor, watch, Process(**raw), identity, task, seen)
+            raise AttemptFailed("start", first_lines(error)) from error
+        return RunningActor(actor, watch, Process(**raw), identity, task, seen)
 
 
 def _label(node: Mapping[str, Any]) -> str:
     """Its label, else its host name."""
     return str(node.get("Labels", {}).get(NODE_LABEL) or node["NodeManagerHostname"])
-
-
-def _kind(place: Place) -> str:
-    """Units of another kind are of another platform, whatever else is the same."""
-    return place.device.name if place.device else ""

@@ -24,6 +24,7 @@ from fleet.replay.gpu import nvml
 from fleet.replay.task import Device, device_environment, fitting
 from fleet.replay.worker import devices_of_this_node
 from fleet.report import screen
+from fleet.schedule.asking import preflight
 from fleet.schedule.certify import Places, Request, plan_request
 from fleet.schedule.claims import Claims, own_claim
 from fleet.schedule.driver import Campaign
@@ -140,7 +141,7 @@ def prewarm(
     planned = plan_request(request, places, say)
     contracts = {r.name: r for r in planned.named}
     campaign = Campaign(Landing(places.landing), launcher, contracts, places.scratch, on_event=say)
-    campaign.preflight()
+    preflight(campaign)
     claims: Claims = {r.name: (own_claim(r),) for r in planned.named}
     return warm(campaign, claims, every_engine=True)
 

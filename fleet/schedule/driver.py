@@ -22,21 +22,22 @@ from fleet.contract.canonical import from_text, sha256, to_text
 from fleet.contract.model import Contract
 from fleet.contract.vary import Own, draw, in_words, varied_contract
 from fleet.contract.vary import environment as varied_environment
-from fleet.errors import AttemptFailed, CannotRunError, EvidenceError, StoreError
+from fleet.errors import AttemptFailed, EvidenceError, StoreError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Ledger
 from fleet.evidence.manifest import Manifest
 from fleet.evidence.mirror import pull
 from fleet.evidence.states import RETRIED, Cause, Purpose, State
 from fleet.replay import caches, determinism
-from fleet.replay.backends import Backend
 from fleet.replay.task import ReplayTask, device_environment
 from fleet.schedule.interrupts import Interrupts
 from fleet.schedule.launcher import Gone, Launcher, Place, Running
 from fleet.schedule.plan import Slot, Work
 from fleet.schedule.resolve import Resolved
+from fleet.schedule.resume import Done, Key, done, give_up_open, key_of, require_same
 
 Say = Callable[[str], None]
+Feed = Callable[[], Sequence[Slot]]
 Follow = Callable[[Sequence["AttemptEnd"]], Sequence[Slot]]
 
 
@@ -99,6 +100,8 @@ class Campaign:
         samples: a subset of sample ids (``fleet replay``); None for the whole dataset.
         arms: a subset of arms; None for all.
         cores: bounds a varied number of threads.
+        feed: asked for more slots when those there are have begun, until it has none.
+        unit_is_down: its node went away while it ran; what had not begun was not run.
     """
 
     landing: Landing
@@ -112,6 +115,9 @@ class Campaign:
     on_event: Say = lambda _: None
     id: str = field(default_factory=lambda: new_campaign_id())
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
+    feed: Feed = lambda: ()
+    unit_is_down: bool = False
+    _stopped: bool = False
     _last: dict[Place, _Live] = field(default_factory=dict)
     _alive: list[_Live] = field(default_factory=list)
     _total: int = 0
@@ -120,7 +126,8 @@ class Campaign:
     def run(
         self, slots: Sequence[Slot], argv: Sequence[str] = (), follow: Follow = lambda _: []
     ) -> list[AttemptEnd]:
-        """Run every slot; returns the end of every attempt, retries included.
+        """Run every slot that no earlier driver of this id ran; the end of every attempt, retries
+        and earlier ones included.
 
         Args:
             slots: what is planned before anything runs.
@@ -129,16 +136,17 @@ class Campaign:
                 none: what a failure is looked into with.
 
         Raises:
+            UsageError, CannotRunError: an earlier driver's chain cannot be gone on with.
             KeyboardInterrupt, SystemExit: after the ledger says so.
         """
-        ends: list[AttemptEnd] = []
         self._total = len(slots)
         with self._interrupts:
-            ledger = self._open(slots, argv)
+            ledger, before = self._open(slots, argv)
+            ends, slots = self._reused(slots, before)
             try:
                 while slots:
                     ends.extend(self._all(ledger, slots))
-                    slots = follow(ends)
+                    slots = [] if self.unit_is_down else follow(ends)
                     self._total += len(slots)
             finally:
                 for live in tuple(self._alive):
@@ -146,56 +154,41 @@ class Campaign:
                 ledger.append("closed")
         return ends
 
-    def preflight(self) -> None:
-        """Raise what the node says it cannot run, before anything is planned.
+    def stop(self) -> None:
+        """From another thread: end what runs, as an interrupt would."""
+        self._stopped = True
+        for live in tuple(self._alive):
+            live.running.kill()
 
-        Raises:
-            CannotRunError: naming the contract, the reason, and what can run.
-        """
-        self._require_units()
-        tasks = [self.task(SLOT_ZERO, r, "0" * 16) for r in self.contracts.values()]
-        real = [t for t in tasks if t.checkpoint is not None]
-        if not real:
-            return
-        for problem in self.launcher.preflight(real, self._asking()):
-            where = str(self.contracts[problem.contract].loaded.path)
-            raise CannotRunError(where, problem.key, problem.expected, problem.got, problem.fix)
+    def _reused(
+        self, slots: Sequence[Slot], before: Mapping[Key, Done]
+    ) -> tuple[list[AttemptEnd], list[Slot]]:
+        """(ends of what was done already, what is left)."""
+        found = [(slot, before.get(key_of(slot, self.purpose))) for slot in slots]
+        ends = [AttemptEnd(d.attempt, slot, d.state, d.cause) for slot, d in found if d]
+        if ends:
+            self.on_event(f"{len(ends)} of {len(slots)} replays of {self.id} are there already")
+        return ends, [slot for slot, d in found if d is None]
 
-    def _require_units(self) -> None:
-        several = [r for r in self.contracts.values() if r.loaded.contract.require.scope != ONE]
-        if not several or len(places := self.launcher.places()) > 1:
-            return
-        raise CannotRunError(
-            str(several[0].loaded.path),
-            "require.scope",
-            "two units of one kind, which same-class compares",
-            f"one: {places[0].device.uuid if places[0].device else places[0].node_label}",
-            'a cluster with two nodes or devices (--address), or scope = "same-unit"',
-        )
-
-    def prompt_lengths(self, name: str) -> Mapping[str, Sequence[int]]:
-        """Arm -> prompt length in tokens of every sample of a contract's dataset."""
-        task = self.task(SLOT_ZERO, self.contracts[name], "0" * 16)
-        return self.launcher.prompt_lengths(task, _WITHOUT_WEIGHTS | device_environment(None))
-
-    def backends(self, name: str, only: Sequence[str] | None = None) -> Sequence[Backend]:
-        """What the node says of the backends of a contract's quantisation method; of those in
-        ``only``, where some are named."""
-        task = self.task(SLOT_ZERO, self.contracts[name], "0" * 16)
-        return self.launcher.backends(task, self._asking(), only)
-
-    def _open(self, slots: Sequence[Slot], argv: Sequence[str]) -> Ledger:
-        ledger = Ledger(self.landing, self.id)
+    def _open(
+        self, slots: Sequence[Slot], argv: Sequence[str]
+    ) -> tuple[Ledger, Mapping[Key, Done]]:
+        ledger, entries = Ledger.continued(self.landing, self.id)
         for resolved in self.contracts.values():
             self.landing.write_contract(from_text(resolved.execution_id), resolved.body())
         named = [resolved.asked() for resolved in self.contracts.values()]
-        # drawn, so that no two drivers write this entry alike
-        ledger.append("campaign", contracts=named, argv=list(argv), driver=secrets.token_hex(8))
+        driver = secrets.token_hex(8)  # drawn, so that no two drivers write this entry alike
+        if entries:
+            require_same(entries, named)
+            ledger.append("resumed", argv=list(argv), driver=driver)
+            give_up_open(ledger, entries, self.launcher, self.limits.end_s)
+            return ledger, done(self.landing, entries)
+        ledger.append("campaign", contracts=named, argv=list(argv), driver=driver)
         # a control that the user named controls this campaign no less than one that was added
         controls = {slot.contract for slot in slots if slot.role == "control"}
         controls |= {name for name, r in self.contracts.items() if r.loaded.contract.expect}
         ledger.append("controls", contracts=sorted(controls))
-        return ledger
+        return ledger, {}
 
     def _together(self, slots: Sequence[Slot]) -> Iterator[list[Slot]]:
         """Replays of one claim about several units run at a time, each on its own."""
@@ -223,24 +216,37 @@ class Campaign:
         return places[slot.replay % len(places)]
 
     def _all(self, ledger: Ledger, slots: Sequence[Slot]) -> Iterator[AttemptEnd]:
-        """Run every slot, and again what may be retried.
+        """Run every slot, what is fed meanwhile, and again what may be retried.
 
         While replays run on devices, those of the next turn prepare beside them.
         """
         turns = deque(_Turn(tuple(group)) for group in self._together(slots))
         ahead: _Begun | None = None
-        while ahead or turns:
+        while ahead or turns or self._feed(turns):
             now = ahead or self._begin_turn(ledger, turns.popleft())
             self._let_go(ledger, now)
+            if not turns and all(map(self._on_device, now.turn.slots)):
+                self._feed(turns)
             beside = bool(turns) and self._may_overlap(now.turn, turns[0])
             ahead = self._begin_turn(ledger, turns.popleft()) if beside else None
             ended = [*now.ended, *(self._watch(ledger, live) for live in now.live)]
             yield from ended
-            turns.extendleft(reversed(list(self._again(now.turn, ended))))
+            unfinished = [end for end in ended if end.state in RETRIED]
+            if unfinished and not self.launcher.is_up():
+                self.unit_is_down = True
+                return
+            turns.extendleft(reversed(list(self._again(now.turn, unfinished))))
 
-    def _again(self, turn: _Turn, ended: Sequence[AttemptEnd]) -> Iterator[_Turn]:
-        for end in ended:
-            if end.state in RETRIED and turn.tries < self.limits.retries:
+    def _feed(self, turns: deque[_Turn]) -> bool:
+        """Ask for more; was there any?"""
+        slots = [] if self._stopped else list(self.feed())
+        self._total += len(slots)
+        turns.extend(_Turn(tuple(group)) for group in self._together(slots))
+        return bool(slots)
+
+    def _again(self, turn: _Turn, unfinished: Sequence[AttemptEnd]) -> Iterator[_Turn]:
+        for end in unfinished:
+            if turn.tries < self.limits.retries:
                 self.on_event(f"{end.slot.contract} replay {end.slot.replay}: {end.cause}; again")
                 yield _Turn((end.slot,), turn.tries + 1)
 
@@ -306,6 +312,8 @@ class Campaign:
             failed = error
         except Exception as error:
             failed = AttemptFailed("engine-error", f"{type(error).__name__}: {error}"[:500])
+        if self._stopped:
+            raise KeyboardInterrupt
         gone = self._end(ledger, live)
         if failed is None:
             failed = self._unacceptable(task, digest)
@@ -322,12 +330,6 @@ class Campaign:
 
     def _threads(self, contract: str) -> int:
         return self.contracts[contract].loaded.contract.determinism.num_threads
-
-    def _asking(self) -> dict[str, str]:
-        """For a process that loads nothing and must know what the slot's device can run; what it
-        compiles to find out goes where the replays will look for it."""
-        kernels = caches.kernel_folders(caches.pinned_kernels(self.scratch.resolve()))
-        return _WITHOUT_WEIGHTS | kernels | device_environment(self.launcher.place().device)
 
     def environment(self, task: ReplayTask, resolved: Resolved) -> dict[str, str]:
         """What the process is given before it starts; the nonce keeps cached workers out."""
@@ -453,12 +455,6 @@ ONE = "same-unit"
 """The scope of a claim about one unit."""
 
 SLOT_ZERO = Slot(0, "", 0, "named")
-_WITHOUT_WEIGHTS = {
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",
-    "GPTQMODEL_OFFLINE": "1",
-}
-"""Environment of a process that prepares inputs and loads nothing."""
 _INTERRUPTED = AttemptFailed("driver-gone", "the driver was interrupted")
 
 

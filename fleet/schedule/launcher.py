@@ -44,6 +44,16 @@ class Place:
     device: Device | None
     cpus: int = 1
 
+    @property
+    def name(self) -> str:
+        """Of the unit: the device's UUID, or the node's label."""
+        return self.device.uuid if self.device else self.node_label
+
+    @property
+    def kind(self) -> str:
+        """Units of another kind are of another platform, whatever else is the same."""
+        return self.device.name if self.device else "CPU"
+
 
 class Running(Protocol):
     """One live attempt."""
@@ -68,6 +78,9 @@ class Running(Protocol):
             AttemptFailed: with its cause, when the process died, raised, or took too long.
         """
 
+    def kill(self) -> None:
+        """Tell the process to end, and return at once: whoever waits for its result is told."""
+
     def end(self, deadline_s: float) -> Gone:
         """End the process, whatever it does, and watch it disappear."""
 
@@ -80,6 +93,18 @@ class Launcher(Protocol):
 
     def places(self) -> Sequence[Place]:
         """The units of claims about several: that one and others of its kind."""
+
+    def units(self) -> Sequence[Place]:
+        """Every unit there is now, of whatever kind; looks again at each call."""
+
+    def at(self, place: Place) -> Launcher:
+        """The same, with that unit as the one of all claims."""
+
+    def is_up(self) -> bool:
+        """Does the unit's node still answer? Bounded."""
+
+    def wait_gone(self, node_label: str, process: Process, deadline_s: float) -> bool:
+        """Watch a process of an earlier driver disappear; False when it was not seen to."""
 
     def prewarm(
         self, task: ReplayTask, environment: Mapping[str, str], num_cpus: int, deadline_s: float

@@ -17,6 +17,7 @@ from fleet.judge.bounds import process_bound, record_bound
 from fleet.report.answers import Answers
 from fleet.report.diff import PairDiff, attempt_diff
 from fleet.report.traces import result_of, trace_document, traced
+from fleet.schedule.asking import prompt_lengths
 from fleet.schedule.certify import Places, Planned, Request, Say, run_request
 from fleet.schedule.coverage import Selection, select
 from fleet.schedule.driver import Campaign
@@ -40,7 +41,7 @@ def choose(planned: Planned, near: int, places: Places, launcher: Launcher) -> d
     lengths: dict[bytes, Mapping[str, Sequence[int]]] = {}
     for r in planned.named:
         if (key := _prompts(r)) not in lengths:
-            lengths[key] = campaign.prompt_lengths(r.name)
+            lengths[key] = prompt_lengths(campaign, r.name)
     return {
         r.name: select(
             r.dataset.ids,

@@ -156,6 +156,9 @@ class CaseRunning:
     def go(self, token: str) -> None:
         self.child.go(token)
 
+    def kill(self) -> None:
+        self.child.kill()
+
     def result(self, deadline_s: float) -> str:
         if self.interrupt:
             time.sleep(0.1)

@@ -396,7 +396,7 @@ def test_a_cluster_that_does_not_answer_is_a_usage_error(cluster: RayCluster) ->
 def test_causes_follow_the_type_of_what_ray_raises() -> None:
     from ray import exceptions
 
-    from fleet.schedule.cluster import failure
+    from fleet.schedule.actors import failure
 
     def task_error(cause: Exception) -> exceptions.RayTaskError:
         return exceptions.RayTaskError("run", f"Traceback\n{type(cause).__name__}: {cause}", cause)

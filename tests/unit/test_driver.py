@@ -20,6 +20,7 @@ from fleet.evidence.ledger import Entry, campaigns, ends, read_chain
 from fleet.evidence.manifest import Manifest
 from fleet.evidence.summarise import summarise
 from fleet.replay.task import ReplayTask
+from fleet.schedule.asking import preflight
 from fleet.schedule.driver import AttemptEnd, Campaign, Limits, new_campaign_id
 from fleet.schedule.interrupts import SIGNALS, Interrupts
 from fleet.schedule.launcher import Problem
@@ -300,7 +301,7 @@ def test_a_node_that_cannot_run_a_contract_says_so_before_anything_is_planned(
     made = campaign(tmp_path, FakeLauncher(problems=[problem]))
     made.contracts = {n: replace(r, checkpoint=tmp_path) for n, r in made.contracts.items()}
     with pytest.raises(CannotRunError, match="expected a, b, got 'c': no CUDA") as raised:
-        made.preflight()
+        preflight(made)
     assert raised.value.where.endswith("toy.toml")
     assert campaigns(made.landing) == []
 
