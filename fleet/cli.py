@@ -21,7 +21,17 @@ from rich.console import Console
 
 import fleet
 from fleet.errors import FleetError, UsageError
-from fleet.options import Contract, Contracts, Form, Instead, Json, Running, Where, grouped
+from fleet.options import (
+    CampaignId,
+    Contract,
+    Contracts,
+    Form,
+    Instead,
+    Json,
+    Running,
+    Where,
+    grouped,
+)
 from fleet.report.screen import emit, out, progress
 from fleet.store_verbs import store_app
 
@@ -61,6 +71,7 @@ def certify(
     trace: Annotated[
         TraceMode, typer.Option(help="Trace the first differing sample of each FAIL.")
     ] = TraceMode.never,
+    campaign_id: CampaignId = None,
 ) -> None:
     """Run the replays of each contract and its controls, and print verdicts."""
     from fleet.report.document import campaign_document
@@ -73,7 +84,7 @@ def certify(
     request = Request(
         tuple(contracts), limits=running.limits(), argv=argv, trace=trace.value,
         replays=instead.replays, process_bound=instead.process_bound, scope=instead.scope,
-        claims=instead.claims(),
+        claims=instead.claims(), campaign=campaign_id,
     )  # fmt: skip
     with progress("resolving contracts") as say:
         planned = plan_request(request, places, say)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
@@ -37,6 +38,24 @@ def _writable_file(path: Path | None) -> Path | None:
         return path
     raise typer.BadParameter(f"expected a file in an existing folder, got {path}")
 
+
+def _campaign_id(given: str | None) -> str | None:
+    """It becomes the name of a folder."""
+    if given is None or re.fullmatch(CAMPAIGN_ID, given):
+        return given
+    raise typer.BadParameter(f"expected letters, digits, dots and dashes, got {given!r}")
+
+
+CAMPAIGN_ID = r"(?!decisions-|pruned-|night-)[A-Za-z0-9][A-Za-z0-9.-]{0,79}"
+"""Some names are of chains that are no campaigns."""
+
+CampaignId = Annotated[
+    str | None,
+    typer.Option(
+        callback=_campaign_id,
+        help="Its name; the same again goes on where an earlier driver ended.",
+    ),
+]
 
 Contracts = Annotated[
     list[str],

@@ -30,8 +30,9 @@ from fleet.schedule.adaptive import UntilBound
 from fleet.schedule.asking import preflight
 from fleet.schedule.claims import Claims, claims_of, own_claim
 from fleet.schedule.decide import decide
-from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
+from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits, new_campaign_id
 from fleet.schedule.launcher import Launcher
+from fleet.schedule.lease import lease
 from fleet.schedule.plan import MUST, TRACED, Slot, Work, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
 from fleet.schedule.room import needs, require_room
@@ -71,7 +72,7 @@ class Places:
 class Request:
     """What to run. ``samples`` and ``arms`` narrow it for ``fleet replay``; ``replays``,
     ``process_bound``, ``scope`` and ``claims`` (what sets of replays vary, one verdict each) take
-    the place of what the named contracts require.
+    the place of what the named contracts require. ``campaign``: its id, to go on under one.
     """
 
     contracts: tuple[str, ...]
@@ -84,6 +85,7 @@ class Request:
     scope: str | None = None
     limits: Limits = field(default_factory=Limits)
     argv: tuple[str, ...] = ()
+    campaign: str | None = None
     claims: tuple[tuple[str, ...], ...] = ()
 
 
@@ -293,24 +295,27 @@ def run_request(
         samples=request.samples,
         arms=request.arms,
         on_event=say,
+        id=request.campaign or new_campaign_id(),
     )
     preflight(campaign)
     landing = places.open_landing(create=True)
-    # What could stop the ingest at the end is found before hours of replays, not after.
-    ingest_and_publish(places.store, landing)
-    _require_room(campaign, planned, places, landing)
-    warm(campaign, planned.claims)
-    follow = follow or UntilBound(
-        landing,
-        {r.name: r for r in planned.named if r.loaded.contract.require.process_bound is not None},
-        _looking_into(request, planned, places, campaign, landing),
-    )
-    try:
-        ends = campaign.run(planned.slots, request.argv, follow)
-    except LandingUnreachable as error:
-        raise CampaignStopped(f"the campaign {campaign.id} could not go on: {error}") from error
-    finally:
-        _ingest_after(places.store, landing)
+    with lease(places.landing, campaign.id):
+        # What could stop the ingest at the end is found before hours of replays, not after.
+        ingest_and_publish(places.store, landing)
+        _require_room(campaign, planned, places, landing)
+        warm(campaign, planned.claims)
+        looking = _looking_into(request, planned, places, campaign, landing)
+        bounded = {
+            r.name: r for r in planned.named if r.loaded.contract.require.process_bound is not None
+        }
+        try:
+            ends = campaign.run(
+                planned.slots, request.argv, follow or UntilBound(landing, bounded, looking)
+            )
+        except LandingUnreachable as error:
+            raise CampaignStopped(f"the campaign {campaign.id} could not go on: {error}") from error
+        finally:
+            _ingest_after(places.store, landing)
     return campaign, ends
 
 
