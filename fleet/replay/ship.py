@@ -44,12 +44,14 @@ def ship_left(task: ReplayTask) -> None:
         ship(task)
     except AttemptFailed:
         return
-    mirrored = Path(task.landing).parents[1] / "attempts"
-    if task.remote is not None and task.folder.is_dir() and mirrored.parent.is_dir():
-        mirrored.mkdir(exist_ok=True)
+    if task.remote is None or not task.folder.is_dir():
+        return
+    mirror = Path(task.landing).parents[1]
+    if (mirror / "FORMAT.json").is_file():  # not on a node that is another machine
+        (mirror / "attempts").mkdir(exist_ok=True)
         with suppress(OSError):  # a pull was faster: it is there
-            task.folder.rename(mirrored / task.attempt)
-        shutil.rmtree(task.folder, ignore_errors=True)
+            task.folder.rename(mirror / "attempts" / task.attempt)
+    shutil.rmtree(task.folder, ignore_errors=True)
 
 
 def _in_order(task: ReplayTask) -> list[str]:

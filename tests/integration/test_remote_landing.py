@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3fs
 
 from fleet.errors import AttemptFailed
 from fleet.evidence import remote as room
@@ -21,6 +22,7 @@ from fleet.evidence.manifest import Manifest
 from fleet.evidence.parts import PartWriter
 from fleet.evidence.remote import Remote
 from fleet.replay.task import ReplayTask
+from fleet.schedule import certify
 from tests.integration.command_line import fleet
 from tests.landing_builder import make_record
 from tests.object_store import SECRET, URL, ObjectStore, object_store
@@ -139,16 +141,15 @@ def test_a_file_url_is_that_folder(
 def test_a_disk_that_is_full_while_pulling_is_no_fault_of_the_network(
     home: Site, site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any, **__: Any) -> None:
+    async def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "here")
 
     away = site("away")
-    monkeypatch.setattr("s3fs.S3FileSystem.get_file", full)
+    s3fs.S3FileSystem.clear_instance_cache()
+    monkeypatch.setattr("s3fs.S3FileSystem._get_file", full)
     code, _, err = away.fleet("store", "ingest")
     assert (code, "No space left on device: here" in err) == (3, True)
-    assert (
-        list((away.mirror / "ledger").iterdir() if (away.mirror / "ledger").exists() else []) == []
-    )
+    assert not (away.mirror / "ledger").exists()
 
 
 # what somebody else does to objects
@@ -263,6 +264,22 @@ def test_a_server_that_goes_down_in_the_middle_ends_the_campaign_with_one_error(
     assert away.status() == home.status()
     assert home.certify()[0] == 0
     assert reason(home.status()).startswith("PASS")
+
+
+def test_a_campaign_that_stopped_is_no_usage_error_when_the_server_is_back(
+    there: ObjectStore, site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = certify._ingest_after
+
+    def back_by_then(*places: Any) -> None:
+        there.start()
+        after(*places)
+
+    home = site("home")
+    monkeypatch.setattr(certify, "_ingest_after", back_by_then)
+    code, out, err = home.certify(script={4: lambda _: there.stop()})
+    assert (code, out, err.count("error: ")) == (3, "", 1)
+    assert f"could not go on: {URL}: expected an object store that answers" in err
 
 
 def test_a_store_ingest_without_a_network_is_one_error_and_changes_nothing(

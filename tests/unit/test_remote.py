@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.cli import run
 from fleet.errors import LandingUnreachable, StoreError, UsageError
 from fleet.evidence import remote as room
 from fleet.evidence.landing import FORMAT, Landing
@@ -182,6 +183,12 @@ def test_a_landing_is_a_folder_or_a_url(tmp_path: Path) -> None:
 def test_a_backend_that_cannot_create_exclusively_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="file:///FOLDER"):
         site(url, tmp_path)
+
+
+def test_every_verb_refuses_such_a_landing(capfd: pytest.CaptureFixture[str]) -> None:
+    for argv in (["status"], ["certify", "toy"], ["store", "ingest"], ["logs", "a"]):
+        assert run([*argv, "--landing", "gs://bucket/p"]) == 2
+        assert capfd.readouterr().err.startswith("error: --landing: expected a folder, file:///")
 
 
 @pytest.mark.parametrize(
