@@ -21,7 +21,7 @@ from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
 from fleet.schedule.adaptive import UntilBound
 from fleet.schedule.claims import Claims, claims_of, own_claim
 from fleet.schedule.decide import decide
-from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
+from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits, new_campaign_id
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.plan import MUST, TRACED, Slot, Work, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
@@ -48,7 +48,7 @@ class Places:
 class Request:
     """What to run. ``samples`` and ``arms`` narrow it for ``fleet replay``; ``replays``,
     ``process_bound``, ``scope`` and ``claims`` (what sets of replays vary, one verdict each) take
-    the place of what the named contracts require.
+    the place of what the named contracts require. ``campaign``: its id, a new one if left out.
     """
 
     contracts: tuple[str, ...]
@@ -62,6 +62,7 @@ class Request:
     limits: Limits = field(default_factory=Limits)
     argv: tuple[str, ...] = ()
     claims: tuple[tuple[str, ...], ...] = ()
+    campaign: str | None = None
 
 
 @dataclass
@@ -268,6 +269,7 @@ def run_request(
         samples=request.samples,
         arms=request.arms,
         on_event=say,
+        id=request.campaign or new_campaign_id(),
     )
     campaign.preflight()
     landing = Landing.open(places.landing, create=True)

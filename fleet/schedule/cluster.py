@@ -13,6 +13,7 @@ import errno
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -34,8 +35,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fleet.errors import AttemptFailed, CannotRunError, EvidenceError
 from fleet.evidence.manifest import Process
 from fleet.replay.backends import Backend
-from fleet.replay.probe import at_entry
-from fleet.replay.task import Device, ReplayTask, fitting
+from fleet.replay.probe import at_entry, read_platform
+from fleet.replay.task import Device, ReplayTask, device_environment, fitting
 from fleet.replay.worker import (
     backends_in_this_process,
     check_in_this_process,
@@ -45,7 +46,7 @@ from fleet.replay.worker import (
     run_in_this_process,
     warm_in_this_process,
 )
-from fleet.schedule.launcher import Gone, Place, Problem
+from fleet.schedule.launcher import Gone, NodeThere, Place, Problem, UnitThere
 
 NODE_LABEL = "fleet.dev/node"
 """Node label that names a unit; a node without it is named by its host name."""
@@ -103,6 +104,11 @@ class _Watcher:
 
     def devices(self) -> list[dict[str, Any]]:
         return devices_of_this_node()
+
+    def facts(self, uuid: str | None) -> dict[str, Any]:
+        """Of the platform, as this process sees them; those of its own variables left out."""
+        found = read_platform("doctor", {}, (), uuid).facts
+        return {name: value for name, value in found.items() if name != "environment"}
 
     def sees(self, raw: dict[str, Any]) -> bool:
         from fleet.evidence.process import is_alive
@@ -237,8 +243,10 @@ class RayCluster:
             ) from error
         _keep_own_signal_handlers()
         self._nodes: dict[str, dict[str, Any]] = {}
+        self._labelled: Counter[str] = Counter()
         for node in sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: str(n["NodeID"])):
             self._nodes.setdefault(_label(node), node)
+            self._labelled[_label(node)] += 1
         self._watchers: dict[str, tuple[Any, dict[str, Any]]] = {}
         self._reserved: set[str] = set()
         self._wanted = device
@@ -287,6 +295,25 @@ class RayCluster:
             wanted = self._wanted or "a device that can be observed"
             raise _no_device(wanted, _first_lines(error)) from error
         return [Device(**each) for each in raw]
+
+    def nodes(self) -> list[NodeThere]:
+        """What every node is, by label: its devices, and the facts of each or of its CPU."""
+        return [there() for there in [self._node(label) for label in sorted(self._nodes)]]
+
+    def _node(self, label: str) -> Callable[[], NodeThere]:
+        """Asks, and gives what waits for the answers: nodes are asked at a time."""
+        head = label, int(self._nodes[label]["Resources"].get("CPU", 0)), self._labelled[label]
+        try:
+            devices: list[Device | None] = [*self._devices_on(label)] or [None]
+        except CannotRunError as error:
+            got = error.got
+            return lambda: NodeThere(*head, (), got)
+        asked = [
+            (device, self._actor(_Watcher, device_environment(device), 0, label))
+            for device in devices
+        ]
+        answers = [actor.facts.remote(device.uuid if device else None) for device, actor in asked]
+        return lambda: NodeThere(*head, tuple(map(_unit_there, asked, answers)))
 
     def _watcher(self, label: str) -> tuple[Any, dict[str, Any]]:
         """The watcher of a node and its identity."""
@@ -408,6 +435,18 @@ class RayCluster:
         except RayError as error:
             raise AttemptFailed("start", _first_lines(error)) from error
         return _RunningActor(actor, watch, Process(**raw), identity, task, seen)
+
+
+def _unit_there(asked: tuple[Device | None, Any], answer: Any) -> UnitThere:
+    """What a process that saw this device and no other, as a replay would, says of it."""
+    device, actor = asked
+    uuid, name = (device.uuid, device.name) if device else (None, None)
+    try:
+        return UnitThere(uuid, name, dict(ray.get(answer, timeout=START_S)))
+    except RayError as error:
+        return UnitThere(uuid, name, why=_first_lines(error))
+    finally:
+        ray.kill(actor, no_restart=True)
 
 
 def _label(node: Mapping[str, Any]) -> str:
