@@ -20,6 +20,7 @@ import typer.exceptions
 from rich.console import Console
 
 import fleet
+from fleet import fleet_verbs
 from fleet.errors import FleetError, UsageError
 from fleet.options import (
     CampaignId,
@@ -312,6 +313,8 @@ def sweep(
     raise typer.Exit(exit_code(document))
 
 
+app.command()(fleet_verbs.campaign)
+
 RESULT_CODES = {"DIFFERENT": 1, "NO_DIFFERENCE_SEEN": 0, "NO_EVIDENCE": 3}
 """Verbs that give a difference or none, and no verdict."""
 
@@ -330,36 +333,7 @@ def logs(
     form.show(found.to_json(), print_logs, found)
 
 
-@app.command()
-@grouped
-def doctor(
-    where: Where,
-    form: Form,
-    prewarm: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Compile the kernels of this contract into the pinned cache; repeatable."
-        ),
-    ] = None,
-) -> None:
-    """What this machine can run, and what is missing."""
-    from fleet.schedule import doctor as room
-
-    if prewarm:
-        return _prewarm(prewarm, where, form)
-    with progress("looking at this machine") as say:
-        findings = room.examine(where.places(), where.device(), say)
-    form.show(findings.to_json(), room.print_findings, findings)
-
-
-def _prewarm(contracts: list[str], where: Where, form: Form) -> None:
-    from fleet.schedule import doctor as room
-
-    with progress("resolving contracts") as say, where.cluster() as launcher:
-        found = room.prewarm(contracts, where.places(), launcher, say)
-    form.show({"schema": 1, "prewarmed": found}, room.print_prewarmed, found)
-    if any(isinstance(outcome, str) for outcome in found.values()):
-        raise typer.Exit(3)
+app.command()(fleet_verbs.doctor)
 
 
 @contract_app.command("check")

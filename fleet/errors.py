@@ -4,6 +4,7 @@
     |- UsageError            what the user gave cannot be used: exit 2, one message, no traceback
     |  |- ContractError      a contract TOML, or what it refers to
     |  |- DatasetError       a dataset TOML or its JSONL
+    |  |- FleetFileError     a fleet TOML
     |  |- CheckpointError    a checkpoint that is missing, incomplete or of a refused kind
     |  |- CannotRunError     a contract that this machine cannot run, with the reason
     |  `- StoreError         a store or a landing that cannot be opened, written or understood
@@ -56,6 +57,10 @@ class ContractError(UsageError):
 
 class DatasetError(UsageError):
     """A dataset is wrong: digest, line, identifiers."""
+
+
+class FleetFileError(UsageError):
+    """A fleet file is wrong: key, node, contract."""
 
 
 class CheckpointError(UsageError):

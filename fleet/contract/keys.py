@@ -1,4 +1,4 @@
-"""Finds keys of a contract file that the contract model does not have, before anything is merged.
+"""Finds keys of a file that its model does not have, before anything is merged.
 
 A misspelled key would otherwise be dropped or hidden behind the base that a file extends, and the
 run would promise something else than its author wrote. Knows the model's tables and no files.
@@ -37,9 +37,11 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def unknown_keys(raw: Mapping[str, Any]) -> list[UnknownKey]:
-    """Every key of ``raw`` that neither the contract model nor the file format has."""
-    return list(_unknown(raw, Contract, "", FILE_KEYS))
+def unknown_keys(
+    raw: Mapping[str, Any], model: type[Table] = Contract, own: tuple[str, ...] = FILE_KEYS
+) -> list[UnknownKey]:
+    """Every key of ``raw`` that neither the model nor the file format (``own``) has."""
+    return list(_unknown(raw, model, "", own))
 
 
 def _unknown(
@@ -57,6 +59,9 @@ def _unknown(
 def _inside(value: Any, annotation: Any, prefix: str) -> Iterator[UnknownKey]:
     """Descend where both the file and the model have a table; wrong types are reported later."""
     inner = table_of(annotation)
+    if inner is not None and isinstance(value, list):
+        for position, item in enumerate(value):
+            yield from _inside(item, inner, f"{prefix[:-1]}[{position}].")
     if inner is None or not isinstance(value, dict):
         return
     if not named_tables(annotation):
@@ -68,7 +73,8 @@ def _inside(value: Any, annotation: Any, prefix: str) -> Iterator[UnknownKey]:
 
 
 def table_of(annotation: Any) -> type[Table] | None:
-    """The table class inside ``Table``, ``Table | None`` or ``dict[Name, Table]``."""
+    """The table class inside ``Table``, ``Table | None``, ``tuple[Table, ...]`` or
+    ``dict[Name, Table]``."""
     if isinstance(annotation, type) and issubclass(annotation, Table):
         return annotation
     found = (table_of(part) for part in get_args(annotation))

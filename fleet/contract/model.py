@@ -26,7 +26,7 @@ Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 
 
-def _tuples(data: Any, *keys: str) -> Any:
+def tuples(data: Any, *keys: str) -> Any:
     """TOML has lists; the frozen model has tuples. Strict mode converts neither by itself."""
     if not isinstance(data, dict):
         return data
@@ -91,7 +91,7 @@ class Attention(Table):
     @model_validator(mode="before")
     @classmethod
     def _lists(cls, data: Any) -> Any:
-        return _tuples(data, "sdpa_kernels")
+        return tuples(data, "sdpa_kernels")
 
     @model_validator(mode="after")
     def _some_kernel(self) -> Attention:
@@ -119,7 +119,7 @@ class Decoding(Table):
     @model_validator(mode="before")
     @classmethod
     def _lists(cls, data: Any) -> Any:
-        return _tuples(data, "stop_token_ids")
+        return tuples(data, "stop_token_ids")
 
     @model_validator(mode="after")
     def _sampling_is_declared(self) -> Decoding:
@@ -212,7 +212,7 @@ class Require(Table):
     @model_validator(mode="before")
     @classmethod
     def _lists(cls, data: Any) -> Any:
-        return _tuples(data, "vary")
+        return tuples(data, "vary")
 
 
 class Expect(Table):

@@ -9,13 +9,13 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.contract.keys import FILE_KEYS, unknown_keys
-from fleet.contract.model import SCHEMA
+from fleet.contract.keys import FILE_KEYS, UnknownKey, unknown_keys
+from fleet.contract.model import SCHEMA, Contract, Table
 from fleet.contract.wording import NAME_WORDS, shown
 from fleet.errors import ContractError, UsageError
 
@@ -73,10 +73,7 @@ def read_source(path: Path) -> Source:
     Raises:
         ContractError: unreadable, not TOML, written for newer code, or holding unknown keys.
     """
-    raw = read_toml(path, ContractError)
-    _check_schema(path, raw)
-    _check_keys(path, raw)
-    _check_finite(path, raw)
+    raw = checked_toml(path, Contract, FILE_KEYS, ContractError)
     extends = raw.get("extends")
     if extends is not None and not (isinstance(extends, str) and NAME.fullmatch(extends)):
         raise ContractError(
@@ -88,6 +85,18 @@ def read_source(path: Path) -> Source:
         )
     tables = {key: value for key, value in raw.items() if key not in FILE_KEYS}
     return Source(path, tables, extends)
+
+
+def checked_toml(
+    path: Path, model: type[Table], own: tuple[str, ...], kind: type[UsageError]
+) -> dict[str, Any]:
+    """The file's tables: no newer schema, no key that neither the model nor the format (``own``)
+    has, no number that no identity can hold. Faults are raised as ``kind``."""
+    raw = read_toml(path, kind)
+    _check_schema(path, raw, kind)
+    _check_keys(path, unknown_keys(raw, model, own), kind)
+    _check_finite(path, raw, kind)
+    return raw
 
 
 def read_toml(path: Path, kind: type[UsageError]) -> dict[str, Any]:
@@ -115,28 +124,27 @@ def _syntax(path: Path, message: str, kind: type[UsageError]) -> UsageError:
     return kind(str(path), key, expected, f"{got!r}", fix)
 
 
-def _check_schema(path: Path, raw: Mapping[str, Any]) -> None:
+def _check_schema(path: Path, raw: Mapping[str, Any], kind: type[UsageError]) -> None:
     """First of all: a newer file may well hold keys that this code does not know."""
     schema = raw.get("schema", SCHEMA)
     if type(schema) is not int or schema < 1:
-        raise ContractError(str(path), "schema", "an integer >= 1", shown(schema), "remove it")
+        raise kind(str(path), "schema", "an integer >= 1", shown(schema), "remove it")
     if schema > SCHEMA:
-        raise ContractError(
+        raise kind(
             str(path),
             "schema",
             f"{SCHEMA} or lower",
             f"{schema}: the file is newer than the code",
-            "update fleet, or use a contract written for this version",
+            "update fleet, or use a file written for this version",
         )
 
 
-def _check_keys(path: Path, raw: Mapping[str, Any]) -> None:
-    unknown = unknown_keys(raw)
+def _check_keys(path: Path, unknown: Sequence[UnknownKey], kind: type[UsageError]) -> None:
     if not unknown:
         return
     first, others = unknown[0], [key.path for key in unknown[1:]]
     more = f" (also unknown: {', '.join(others)})" if others else ""
-    raise ContractError(
+    raise kind(
         str(path),
         first.path,
         f"one of {', '.join(sorted(first.known))}",
@@ -145,11 +153,11 @@ def _check_keys(path: Path, raw: Mapping[str, Any]) -> None:
     )
 
 
-def _check_finite(path: Path, raw: Mapping[str, Any]) -> None:
+def _check_finite(path: Path, raw: Mapping[str, Any], kind: type[UsageError]) -> None:
     """TOML can write nan and inf; no identity can hold them."""
     for key, value in _floats(raw, ""):
         if not math.isfinite(value):
-            raise ContractError(str(path), key, "a finite number", f"{value}", f"correct {key}")
+            raise kind(str(path), key, "a finite number", f"{value}", f"correct {key}")
 
 
 def _floats(value: Any, key: str) -> Iterator[tuple[str, float]]:

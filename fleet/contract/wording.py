@@ -1,6 +1,6 @@
-"""What a contract key wants and what a file holds, in words for a person.
+"""What a key of a file wants and what the file holds, in words for a person.
 
-Reads the contract model's types and bounds, so the words cannot drift from the rules. Knows no
+Reads the model's types and bounds, so the words cannot drift from the rules. Knows no
 file. Never shows the validator's own terms.
 """
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from fleet.contract.keys import named_tables, table_of
-from fleet.contract.model import Contract
+from fleet.contract.model import Contract, Table
 
 Location = tuple[str | int, ...]
 NAME_WORDS = "a name of letters, digits, dots, dashes and underscores"
@@ -27,8 +27,13 @@ PATTERNS: Mapping[str, str] = {
     "dataset.clock": 'an ISO time with its zone, like "2026-01-01T00:00:00Z"',
     "arms.*.parser": 'a parser name such as "letter", or "file:PATH.py"',
     "control.inject": '"racy_linear:MODULE" or "ordered_linear:MODULE"',
+    "night.contracts.*": "the name of a contract, or NAME@BACKEND",
+    "nodes.contracts.*": "the name of a contract, or NAME@BACKEND",
+    "nodes.label": "the value of a node's label: letters, digits, dots, dashes and underscores",
+    "nodes.platform.packages.*": 'a version, like "2.13.0"',
 }
-"""What a string that must have a certain form looks like, in words; ``*`` stands for any arm."""
+"""What a string that must have a certain form looks like, in words; ``*`` stands for any arm, any
+package or any item of a list."""
 
 
 def dotted(location: Location) -> str:
@@ -52,14 +57,16 @@ def shown(value: Any) -> str:
     return f"{json.dumps(value, default=str)} ({kind})"
 
 
-def wanted(location: Location) -> str:
+def wanted(location: Location, model: type[Table] = Contract) -> str:
     """What the model wants at ``location``, in words."""
-    annotation: Any = Contract
+    annotation: Any = model
     metadata: tuple[Any, ...] = ()
     generic: list[str] = []
     for part in location:
         if isinstance(part, int):
-            return _type_words(get_args(_present(annotation))[0], ())
+            annotation, metadata = get_args(_present(annotation))[0], ()
+            generic += [] if table_of(annotation) else ["*"]
+            continue
         table = table_of(annotation)
         if named_tables(annotation) or table is None:
             annotation, metadata = table, ()
@@ -87,10 +94,14 @@ def _type_words(annotation: Any, metadata: tuple[Any, ...]) -> str:
     if origin is Literal:
         words = [json.dumps(part) for part in parts]
         return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
+    if origin is tuple and table_of(annotation):
+        return "tables in double brackets, at least one"
     if origin is tuple:
-        return f"a list, each item {_type_words(parts[0], ())}"
+        return f"a list, each item {_type_words(parts[0], ())}" + _bound_words(metadata)
     if origin is dict:
-        return "at least one table [arms.NAME]"
+        return (
+            "a table of names" if table_of(annotation) is None else "at least one table [arms.NAME]"
+        )
     plain = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
     return plain.get(annotation, "a table") + _bound_words(metadata)
 

@@ -27,7 +27,7 @@ from ray.exceptions import (
 
 from fleet.errors import AttemptFailed, EvidenceError
 from fleet.evidence.manifest import Process
-from fleet.replay.probe import at_entry
+from fleet.replay.probe import at_entry, read_platform
 from fleet.replay.ship import ship_left
 from fleet.replay.task import ReplayTask
 from fleet.replay.worker import (
@@ -94,6 +94,11 @@ class Watcher:
 
     def devices(self) -> list[dict[str, Any]]:
         return devices_of_this_node()
+
+    def facts(self, uuid: str | None) -> dict[str, Any]:
+        """Of the platform, as this process sees them; those of its own variables left out."""
+        found = read_platform("doctor", {}, (), uuid).facts
+        return {name: value for name, value in found.items() if name != "environment"}
 
     def ship(self, raw_task: dict[str, Any]) -> None:
         ship_left(ReplayTask.from_json(raw_task))

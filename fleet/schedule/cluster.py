@@ -11,6 +11,7 @@ import copy
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -24,7 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fleet.errors import AttemptFailed, CannotRunError
 from fleet.evidence.manifest import Process
 from fleet.replay.backends import Backend
-from fleet.replay.task import Device, ReplayTask, fitting
+from fleet.replay.task import Device, ReplayTask, device_environment, fitting
 from fleet.schedule.actors import (
     ANSWER_S,
     START_S,
@@ -34,7 +35,7 @@ from fleet.schedule.actors import (
     failure,
     first_lines,
 )
-from fleet.schedule.launcher import Place, Problem
+from fleet.schedule.launcher import NodeThere, Place, Problem, UnitThere
 
 NODE_LABEL = "fleet.dev/node"
 """Node label that names a unit; a node without it is named by its host name."""
@@ -88,6 +89,7 @@ class RayCluster:
         _keep_own_signal_handlers()
         self._lock = threading.RLock()  # shared by all views, as are the tables
         self._nodes: dict[str, dict[str, Any]] = {}
+        self._labelled: Counter[str] = Counter()
         self._watchers: dict[str, tuple[Any, dict[str, Any]]] = {}
         self._look_again()
         self._reserved: set[str] = set()
@@ -164,6 +166,7 @@ class RayCluster:
         found: dict[str, dict[str, Any]] = {}
         for node in alive:
             found.setdefault(_label(node), node)
+        self._labelled = Counter(map(_label, alive))
         for label, node in self._nodes.items():
             if found.get(label, {}).get("NodeID") != node["NodeID"]:
                 self._watchers.pop(label, None)
@@ -194,6 +197,25 @@ class RayCluster:
             wanted = self._wanted or "a device that can be observed"
             raise _no_device(wanted, first_lines(error)) from error
         return [Device(**each) for each in raw]
+
+    def nodes(self) -> list[NodeThere]:
+        """What every node is, by label: its devices, and the facts of each or of its CPU."""
+        return [there() for there in [self._node(label) for label in sorted(self._nodes)]]
+
+    def _node(self, label: str) -> Callable[[], NodeThere]:
+        """Asks, and gives what waits for the answers: nodes are asked at a time."""
+        head = label, int(self._nodes[label]["Resources"].get("CPU", 0)), self._labelled[label]
+        try:
+            devices: list[Device | None] = [*self._devices_on(label)] or [None]
+        except CannotRunError as error:
+            got = error.got
+            return lambda: NodeThere(*head, (), got)
+        asked = [
+            (device, self._actor(Watcher, device_environment(device), 0, label))
+            for device in devices
+        ]
+        answers = [actor.facts.remote(device.uuid if device else None) for device, actor in asked]
+        return lambda: NodeThere(*head, tuple(map(_unit_there, asked, answers)))
 
     def _watcher(self, label: str) -> tuple[Any, dict[str, Any]]:
         """The watcher of a node and its identity."""
@@ -326,6 +348,18 @@ class RayCluster:
         except RayError as error:
             raise AttemptFailed("start", first_lines(error)) from error
         return RunningActor(actor, watch, Process(**raw), identity, task, seen)
+
+
+def _unit_there(asked: tuple[Device | None, Any], answer: Any) -> UnitThere:
+    """What a process that saw this device and no other, as a replay would, says of it."""
+    device, actor = asked
+    uuid, name = (device.uuid, device.name) if device else (None, None)
+    try:
+        return UnitThere(uuid, name, dict(ray.get(answer, timeout=START_S)))
+    except RayError as error:
+        return UnitThere(uuid, name, why=first_lines(error))
+    finally:
+        ray.kill(actor, no_restart=True)
 
 
 def _label(node: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ cluster of ``fleet.schedule.cluster``. Nothing here imports ray.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fleet.evidence.manifest import Process
@@ -53,6 +53,35 @@ class Place:
     def kind(self) -> str:
         """Units of another kind are of another platform, whatever else is the same."""
         return self.device.name if self.device else "CPU"
+
+
+@dataclass(frozen=True)
+class UnitThere:
+    """One unit: ``uuid`` and ``name`` of its device, None on a CPU. ``why``: it could not be read.
+
+    ``facts``: of the platform, as a process on that unit sees them, its variables left out.
+    """
+
+    uuid: str | None
+    name: str | None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class NodeThere:
+    """One label of a cluster, and how many live nodes carry it: two of one label are one unit."""
+
+    label: str
+    cpus: int
+    nodes: int
+    units: tuple[UnitThere, ...]
+    why: str = ""
+
+    @property
+    def devices(self) -> int:
+        """How many devices a replay could be given."""
+        return sum(unit.uuid is not None for unit in self.units)
 
 
 class Running(Protocol):

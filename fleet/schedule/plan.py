@@ -50,6 +50,7 @@ class Slot:
     """One planned replay: the ``replay``-th of its contract and claim, in campaign order.
 
     ``work``: None for the campaign's own. ``vary``: the claim; replay 0 of it is the reference.
+    ``unit``: the name of the unit it is pinned to (a device's UUID, or a node's label), if any.
     """
 
     index: int
@@ -58,6 +59,7 @@ class Slot:
     role: Role
     work: Work | None = None
     vary: tuple[str, ...] = ()
+    unit: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As a dry run shows it; ``work`` is null for what the campaign is for."""
@@ -69,7 +71,7 @@ class Slot:
                 "arms": list(self.work.arms) if self.work.arms else None,
             }
         head = {"slot": self.index, "contract": self.contract, "replay": self.replay}
-        return head | {"role": self.role, "work": work, "vary": list(self.vary)}
+        return head | {"role": self.role, "work": work, "vary": list(self.vary), "unit": self.unit}
 
 
 def controls_for(contracts: Sequence[Contract]) -> list[str]:

@@ -119,6 +119,16 @@ def units(con: Connection) -> dict[str, dict[str, Any]]:
     return {unit: json.loads(facts) for unit, facts in found}
 
 
+def newest_platforms(con: Connection) -> dict[str, tuple[str, float]]:
+    """Unit -> the class key it showed last, as text, and when that was accepted."""
+    found = con.execute(
+        "SELECT unit, arg_max(platform, accepted_at_s), max(accepted_at_s) FROM attempts "
+        "WHERE unit <> '' AND platform IS NOT NULL AND accepted_at_s IS NOT NULL "
+        "GROUP BY unit ORDER BY unit"
+    ).fetchall()
+    return {unit: (to_text(platform), at_s) for unit, platform, at_s in found}
+
+
 def units_of_platforms(con: Connection) -> dict[str, int]:
     """Class key as text -> how many units ever showed that platform."""
     found = con.execute(

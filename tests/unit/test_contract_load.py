@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.contract import load, rules, wording
+from fleet.contract.fleet_file import Fleet
 from fleet.contract.keys import table_of
 from fleet.contract.model import Contract, Table
 from fleet.contract.starter import starter
@@ -346,10 +347,12 @@ def test_every_string_form_of_the_model_has_words() -> None:
                 star = "*." if name == "arms" else ""
                 found += patterned(inner, f"{prefix}{name}.{star}")
             elif "pattern=" in repr(field):
-                found.append(prefix + name)
+                items = any(kind in repr(field.annotation) for kind in ("tuple[", "dict["))
+                found.append(prefix + name + (".*" if items else ""))
         return found
 
-    assert sorted(patterned(Contract, "")) == sorted(wording.PATTERNS)
+    every = [*patterned(Contract, ""), *patterned(Fleet, "")]
+    assert sorted(every) == sorted(wording.PATTERNS)
 
 
 # extends

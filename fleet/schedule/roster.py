@@ -1,0 +1,118 @@
+"""The units of a night and their classes: those that a fleet's TOML expects, or those there are.
+
+Units are of one class when their nodes ask for the same facts, and what is known of them does not
+say otherwise: of two that showed different platforms each is in a class of its own platform. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fleet.contract.fleet_file import Fleet, Node
+from fleet.schedule.launcher import Place
+from fleet.schedule.night_terms import Unit
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A unit that the store has evidence of. ``platform``: the class key it showed last."""
+
+    unit: str
+    node: str
+    platform: str
+    at_s: float
+
+    @property
+    def name(self) -> str:
+        """As a slot names it."""
+        return unit_name(self.unit)
+
+
+def unit_name(unit: str) -> str:
+    """``gpu:UUID`` -> UUID, ``cpu:MACHINE:LABEL`` -> label: a unit as a slot names it."""
+    kind, _, rest = unit.partition(":")
+    return rest if kind == "gpu" else rest.rpartition(":")[2]
+
+
+def place_name(place: Place) -> str:
+    """The same of a place."""
+    return place.device.uuid if place.device else place.node_label
+
+
+def kind_of(node: Node) -> str:
+    """The class that a node's units are expected to be of, in words."""
+    facts = node.platform.flat()
+    head = facts.pop("gpu_model" if node.devices else "cpu_model", None)
+    head = head or ("NVIDIA device" if node.devices else "CPU")
+    return ", ".join([str(head), *(f"{key} {value}" for key, value in facts.items())])
+
+
+def expected_units(fleet: Fleet, seen: Sequence[Seen] = ()) -> list[Unit]:
+    """As the file says; a device is called by its UUID where the store knows it, newest first, else
+    by its node and its number."""
+    found: list[Unit] = []
+    for node in fleet.nodes:
+        if node.devices == 0:
+            found.append(_unit(node, node.label))
+            continue
+        here = [s for s in seen if s.node == node.label and s.unit.startswith("gpu:")]
+        known = [s.name for s in sorted(here, key=lambda s: (-s.at_s, s.unit))][: node.devices]
+        known += [f"{node.label}/{number}" for number in range(len(known), node.devices)]
+        found += [_unit(node, name) for name in known]
+    return apart(found, seen)
+
+
+def real_units(
+    fleet: Fleet, places: Iterable[Place], seen: Sequence[Seen] = ()
+) -> tuple[list[Unit], list[str]]:
+    """Units of expected nodes that are there; and what is there of no expected node."""
+    nodes = {node.label: node for node in fleet.nodes}
+    found: list[Unit] = []
+    strange: list[str] = []
+    for place in places:
+        node = nodes.get(place.node_label)
+        if node is None or (node.devices > 0) != (place.device is not None):
+            strange.append(place_name(place))
+        else:
+            found.append(_unit(node, place_name(place)))
+    return apart(found, seen), strange
+
+
+def _unit(node: Node, name: str) -> Unit:
+    """Units of a node share its CPUs."""
+    units = max(node.devices, 1)
+    cpus = units if node.cpus is None else node.cpus
+    return Unit(name, node.label, kind_of(node), cpus // units, node.contracts)
+
+
+def apart(units: Sequence[Unit], seen: Sequence[Seen]) -> list[Unit]:
+    """The same, in classes by platform where units of one class showed several."""
+    platforms = _platforms(units, seen)
+    split = {kind for kind, found in _by_kind(units, platforms).items() if len(found) > 1}
+    return [
+        replace(unit, kind=f"{unit.kind} [{platforms[unit.name].partition(':')[2][:8]}]")
+        if unit.kind in split and unit.name in platforms
+        else unit
+        for unit in units
+    ]
+
+
+def platform_of_kinds(units: Sequence[Unit], seen: Sequence[Seen]) -> dict[str, str]:
+    """Class -> the platform that its units showed, of classes as :func:`apart` leaves them."""
+    found = _by_kind(units, _platforms(units, seen))
+    return {kind: next(iter(platforms)) for kind, platforms in found.items()}
+
+
+def _platforms(units: Iterable[Unit], seen: Iterable[Seen]) -> dict[str, str]:
+    """Unit -> the platform that it showed last."""
+    newest = {s.name: s.platform for s in sorted(seen, key=lambda s: s.at_s)}
+    return {unit.name: newest[unit.name] for unit in units if unit.name in newest}
+
+
+def _by_kind(units: Iterable[Unit], platforms: Mapping[str, str]) -> dict[str, dict[str, None]]:
+    found: dict[str, dict[str, None]] = {}
+    for unit in units:
+        if unit.name in platforms:
+            found.setdefault(unit.kind, {})[platforms[unit.name]] = None
+    return found
