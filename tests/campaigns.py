@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -88,6 +89,10 @@ Script = Mapping[int, Callable[[ReplayTask], None]]
 """Number of the attempt, in the order started -> what happens just before its replay."""
 
 
+ONE_AT_A_TIME = threading.Lock()
+"""The environment is the process's: replays here take turns, whatever unit they are of."""
+
+
 @dataclass
 class FakeRunning:
     """One attempt, run when its result is asked for."""
@@ -113,7 +118,7 @@ class FakeRunning:
         if before is not None:
             before(self.task)
         entry = AtEntry(self.process, dict(self.environment), (), (1,))
-        with given(self.environment), packages_read_once():
+        with ONE_AT_A_TIME, given(self.environment), packages_read_once():
             replay = Replay(self.task, entry)
             replay.prepare()
             return to_text(replay.run(self.token).digest)
@@ -145,6 +150,7 @@ class FakeLauncher:
     did: list[tuple[str, str]] = field(default_factory=list)
     down: set[str] = field(default_factory=set)
     lives_on: set[int] = field(default_factory=set)
+    counting: Any = field(default_factory=threading.Lock)
 
     def place(self) -> Place:
         return self.places()[0]
@@ -188,9 +194,10 @@ class FakeLauncher:
         num_cpus: int,
         deadline_s: float,
     ) -> FakeRunning:
-        number = len(self.tasks)
-        self.tasks.append(task)
-        self.environments.append(dict(environment))
+        with self.counting:
+            number = len(self.tasks)
+            self.tasks.append(task)
+            self.environments.append(dict(environment))
         before = self.at_start.get(number)
         if before is not None:
             before(task)

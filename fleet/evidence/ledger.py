@@ -26,6 +26,9 @@ START = to_text(sha256(b"fleet-ledger-1\n"))
 DECISIONS = "decisions-"
 """Chains of this name are of no campaign: they hold decisions about units."""
 
+NIGHT = "night-"
+"""Nor are these: each holds what a night planned, and did not run; its campaigns are one a unit."""
+
 Kind = Literal[
     "campaign", "planned", "started", "go", "gone", "accepted", "given_up", "controls", "closed",
     "quarantined", "released", "pruned", "resumed", "night", "left_out",
@@ -34,9 +37,8 @@ Kind = Literal[
 token that lets it use its unit, and after which attempt there · gone: death observed, from where ·
 accepted: manifest digest · given_up: FAILED or LOST with its cause · controls: which contracts were
 this campaign's controls · closed: its driver writes nothing more · resumed: another one goes on ·
-night, left_out: what a night planned and did not run, in a chain of its own; its campaigns are one
-a unit · quarantined, released: decisions about a unit, in chains of their own · pruned: an attempt
-of another chain keeps a summary for its rows."""
+night, left_out: in the chain of a night · quarantined, released: decisions about a unit, in chains
+of their own · pruned: an attempt of another chain keeps a summary for its rows."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def chain_folder(landing: Landing, campaign: str) -> Path:
 
 def campaigns(landing: Landing) -> list[str]:
     """Campaign names, sorted."""
-    return [name for name in _chains(landing) if not name.startswith(DECISIONS)]
+    return [name for name in _chains(landing) if not name.startswith((DECISIONS, NIGHT))]
 
 
 def decision_chains(landing: Landing) -> list[str]:

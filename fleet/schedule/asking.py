@@ -12,6 +12,7 @@ from fleet.replay import caches
 from fleet.replay.backends import Backend
 from fleet.replay.task import device_environment
 from fleet.schedule.driver import ONE, SLOT_ZERO, Campaign
+from fleet.schedule.launcher import Problem
 
 _WITHOUT_WEIGHTS = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -28,13 +29,16 @@ def preflight(campaign: Campaign) -> None:
         CannotRunError: naming the contract, the reason, and what can run.
     """
     _require_units(campaign)
-    tasks = [campaign.task(SLOT_ZERO, r, "0" * 16) for r in campaign.contracts.values()]
-    real = [t for t in tasks if t.checkpoint is not None]
-    if not real:
-        return
-    for problem in campaign.launcher.preflight(real, _environment(campaign)):
+    for problem in problems(campaign):
         where = str(campaign.contracts[problem.contract].loaded.path)
         raise CannotRunError(where, problem.key, problem.expected, problem.got, problem.fix)
+
+
+def problems(campaign: Campaign) -> Sequence[Problem]:
+    """Why some of the contracts cannot run on the unit."""
+    tasks = [campaign.task(SLOT_ZERO, r, "0" * 16) for r in campaign.contracts.values()]
+    real = [t for t in tasks if t.checkpoint is not None]
+    return campaign.launcher.preflight(real, _environment(campaign)) if real else []
 
 
 def _require_units(campaign: Campaign) -> None:

@@ -91,6 +91,7 @@ class RayCluster:
         self._nodes: dict[str, dict[str, Any]] = {}
         self._labelled: Counter[str] = Counter()
         self._watchers: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._devices: dict[str, list[Device]] = {}
         self._look_again()
         self._reserved: set[str] = set()
         self._wanted = device
@@ -191,12 +192,16 @@ class RayCluster:
         return [Place(label, device, cpus) for device in devices] or host
 
     def _devices_on(self, label: str) -> list[Device]:
-        try:
-            raw = ray.get(self._watcher(label)[0].devices.remote(), timeout=START_S)
-        except RayError as error:
-            wanted = self._wanted or "a device that can be observed"
-            raise _no_device(wanted, first_lines(error)) from error
-        return [Device(**each) for each in raw]
+        """Asked once of each node that came."""
+        node = str(self._nodes[label]["NodeID"])
+        if node not in self._devices:
+            try:
+                raw = ray.get(self._watcher(label)[0].devices.remote(), timeout=START_S)
+            except RayError as error:
+                wanted = self._wanted or "a device that can be observed"
+                raise _no_device(wanted, first_lines(error)) from error
+            self._devices[node] = [Device(**each) for each in raw]
+        return self._devices[node]
 
     def nodes(self) -> list[NodeThere]:
         """What every node is, by label: its devices, and the facts of each or of its CPU."""

@@ -2,8 +2,8 @@
 
 Every planned attempt ends in *accepted* (its manifest closed it) or *given up* (FAILED when its
 death was observed, LOST when not). Only FAILED and LOST are retried, inside a budget; VOID never
-is. This is the one place, beside the command line, that catches broadly: whatever a replay does,
-the campaign goes on and the ledger says what happened. Knows no verdict.
+is. Beside the lanes of a night and the command line this is the one place that catches broadly:
+whatever a replay does, the campaign goes on and the ledger says what happened. Knows no verdict.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -118,6 +118,7 @@ class Campaign:
     feed: Feed = lambda: ()
     unit_is_down: bool = False
     _stopped: bool = False
+    _before: Mapping[Key, Done] = field(default_factory=dict)
     _last: dict[Place, _Live] = field(default_factory=dict)
     _alive: list[_Live] = field(default_factory=list)
     _total: int = 0
@@ -141,8 +142,8 @@ class Campaign:
         """
         self._total = len(slots)
         with self._interrupts:
-            ledger, before = self._open(slots, argv)
-            ends, slots = self._reused(slots, before)
+            ledger, self._before = self._open(slots, argv)
+            ends, slots = self._reused(slots)
             try:
                 while slots:
                     ends.extend(self._all(ledger, slots))
@@ -160,11 +161,9 @@ class Campaign:
         for live in tuple(self._alive):
             live.running.kill()
 
-    def _reused(
-        self, slots: Sequence[Slot], before: Mapping[Key, Done]
-    ) -> tuple[list[AttemptEnd], list[Slot]]:
+    def _reused(self, slots: Sequence[Slot]) -> tuple[list[AttemptEnd], list[Slot]]:
         """(ends of what was done already, what is left)."""
-        found = [(slot, before.get(key_of(slot, self.purpose))) for slot in slots]
+        found = [(slot, self._before.get(key_of(slot, self.purpose))) for slot in slots]
         ends = [AttemptEnd(d.attempt, slot, d.state, d.cause) for slot, d in found if d]
         if ends:
             self.on_event(f"{len(ends)} of {len(slots)} replays of {self.id} are there already")
@@ -222,11 +221,11 @@ class Campaign:
         """
         turns = deque(_Turn(tuple(group)) for group in self._together(slots))
         ahead: _Begun | None = None
-        while ahead or turns or self._feed(turns):
+        while ahead or turns or (yield from self._feed(turns)):
             now = ahead or self._begin_turn(ledger, turns.popleft())
             self._let_go(ledger, now)
             if not turns and all(map(self._on_device, now.turn.slots)):
-                self._feed(turns)
+                yield from self._feed(turns)
             beside = bool(turns) and self._may_overlap(now.turn, turns[0])
             ahead = self._begin_turn(ledger, turns.popleft()) if beside else None
             ended = [*now.ended, *(self._watch(ledger, live) for live in now.live)]
@@ -237,12 +236,14 @@ class Campaign:
                 return
             turns.extendleft(reversed(list(self._again(now.turn, unfinished))))
 
-    def _feed(self, turns: deque[_Turn]) -> bool:
-        """Ask for more; was there any?"""
-        slots = [] if self._stopped else list(self.feed())
-        self._total += len(slots)
-        turns.extend(_Turn(tuple(group)) for group in self._together(slots))
-        return bool(slots)
+    def _feed(self, turns: deque[_Turn]) -> Generator[AttemptEnd, None, bool]:
+        """Ask for more until there is something to run, or no more; was there any?"""
+        while not turns and not self._stopped and (fed := list(self.feed())):
+            reused, slots = self._reused(fed)
+            self._total += len(fed)
+            turns.extend(_Turn(tuple(group)) for group in self._together(slots))
+            yield from reused
+        return bool(turns)
 
     def _again(self, turn: _Turn, unfinished: Sequence[AttemptEnd]) -> Iterator[_Turn]:
         for end in unfinished:

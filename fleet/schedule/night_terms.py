@@ -83,7 +83,8 @@ class History:
 
 @dataclass(frozen=True)
 class Item:
-    """Replays of one claim on one unit, one after the other. Seconds from the night's beginning."""
+    """Replays of one claim on one unit, one after the other. Seconds from the night's beginning.
+    ``begun``: an earlier driver ran some of them."""
 
     unit: Unit
     contract: str
@@ -94,6 +95,12 @@ class Item:
     seconds: float
     estimate: Estimate
     slots: tuple[Slot, ...] = ()
+    begun: bool = False
+
+    @property
+    def fixed(self) -> bool:
+        """About that very unit, or begun there: no other one may take it."""
+        return self.begun or self.role == "control" or self.reason == "look"
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form."""
@@ -112,9 +119,22 @@ class Item:
         }
 
 
+def item_of(raw: Mapping[str, Any]) -> Item:
+    """Read :meth:`Item.to_json`. What a slot is for is no part of it: the contract says that."""
+    unit = Unit(raw["unit"], raw["node"], raw["class"])
+    vary, role = tuple(raw["vary"]), raw["role"]
+    slots = tuple(
+        Slot(s["slot"], raw["contract"], s["replay"], role, None, vary, raw["unit"])
+        for s in raw["slots"]
+    )
+    start_s, seconds = float(raw["start_s"]), float(raw["seconds"])
+    about = raw["reason"], start_s, seconds, raw["estimate"]
+    return Item(unit, raw["contract"], vary, role, *about, slots)
+
+
 @dataclass(frozen=True)
 class LeftOut:
-    """What does not run and why. ``code``: budget, current, differs, or cannot-run."""
+    """What does not run and why. ``code``: budget, current, differs, cannot-run or no-unit."""
 
     contract: str
     vary: tuple[str, ...]
