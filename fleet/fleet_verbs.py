@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from fleet.options import Form, Running, Where, grouped
+from fleet.options import CampaignId, Form, Running, Where, grouped
 from fleet.report.screen import progress
 
 FleetName = Annotated[str, typer.Argument(help="Name in the config path, or a TOML file.")]
@@ -30,14 +30,11 @@ def campaign(
         int | None,
         typer.Option(min=1, metavar="MINUTES", help="Of this night, not what the file says."),
     ] = None,
-    campaign_id: Annotated[
-        str | None, typer.Option(help="Of the ledger; a new one if left out.")
-    ] = None,
+    campaign_id: CampaignId = None,
 ) -> None:
     """Plan a night within its budget and run it: what is never tested and stale comes first."""
-    from fleet.report.document import campaign_document
+    from fleet.report.night_answer import print_answer
     from fleet.report.night_view import print_night
-    from fleet.report.terminal import print_campaign
     from fleet.schedule.certify import require_usable
     from fleet.schedule.nightly import NightRequest, plan_and_run, plan_campaign, read_fleet
 
@@ -53,7 +50,7 @@ def campaign(
             planned, answer = plan_and_run(request, places, launcher, say)
     if answer is None:
         return form.show(planned.plan.to_json(), print_night, planned.plan)
-    form.show(campaign_document(answer), print_campaign, answer)
+    form.show(answer.to_json(), print_answer, answer)
     raise typer.Exit(answer.exit_code())
 
 

@@ -18,11 +18,12 @@ def campaign_document(answer: CampaignAnswer) -> dict[str, Any]:
         "schema": SCHEMA,
         "campaign": answer.campaign,
         "contracts": [verdict.to_json() for verdict in answer.contracts],
-        "controls": [_control(control) for control in answer.controls],
+        "controls": [control_document(control) for control in answer.controls],
     }
 
 
-def _control(control: ControlAnswer) -> dict[str, Any]:
+def control_document(control: ControlAnswer) -> dict[str, Any]:
+    """A control's verdict, and whether it did what it must."""
     return control.verdict.to_json() | {
         "behaves": not control.mismatches,
         "mismatches": list(control.mismatches),

@@ -18,7 +18,7 @@ from fleet.judge.charge import Charge
 from fleet.judge.rules import verdict_lines
 from fleet.judge.verdict import Verdict
 from fleet.report import screen
-from fleet.report.answers import CampaignAnswer
+from fleet.report.answers import CampaignAnswer, ControlAnswer
 from fleet.report.difference import difference_lines
 from fleet.report.status import StatusRow
 from fleet.report.trace_view import culprit_lines, place_of
@@ -36,12 +36,7 @@ def print_campaign(console: Console, answer: CampaignAnswer) -> None:
     for verdict in answer.contracts:
         _print_details(console, verdict, answer.behaved)
     for control in answer.controls:
-        words = "behaves as expected"
-        if control.verdict.culprit:
-            words += f": {place_of(control.verdict.culprit)}, {control.verdict.fault}"
-        if control.mismatches:
-            words = "DOES NOT BEHAVE: " + "; ".join(control.mismatches)
-        screen.verbatim(console, f"control {control.verdict.contract}: {words}")
+        print_control(console, control)
 
 
 def _add_row(table: Table, verdict: Verdict, role: str) -> None:
@@ -175,3 +170,13 @@ def _process_bound(verdict: Verdict | None) -> str:
         return "-"
     bound = verdict.bounds.get("process")
     return "not bounded" if bound is None else _bound(bound)
+
+
+def print_control(console: Console, control: ControlAnswer, where: str = "") -> None:
+    """One line: did it do what it must?"""
+    words = "behaves as expected"
+    if control.verdict.culprit:
+        words += f": {place_of(control.verdict.culprit)}, {control.verdict.fault}"
+    if control.mismatches:
+        words = "DOES NOT BEHAVE: " + "; ".join(control.mismatches)
+    screen.verbatim(console, f"control {control.verdict.contract}{where}: {words}")

@@ -302,7 +302,7 @@ def run_request(
     with lease(places.landing, campaign.id):
         # What could stop the ingest at the end is found before hours of replays, not after.
         ingest_and_publish(places.store, landing)
-        _require_room(campaign, planned, places, landing)
+        require_room_for(campaign, planned.slots, places, landing)
         warm(campaign, planned.claims)
         looking = _looking_into(request, planned, places, campaign, landing)
         bounded = {
@@ -315,18 +315,32 @@ def run_request(
         except LandingUnreachable as error:
             raise CampaignStopped(f"the campaign {campaign.id} could not go on: {error}") from error
         finally:
-            _ingest_after(places.store, landing)
+            ingest_after(places.store, landing)
     return campaign, ends
 
 
-def _require_room(campaign: Campaign, planned: Planned, places: Places, landing: Landing) -> None:
-    """Raise what does not fit on a disk, before anything is planned."""
-    each = [(slot, campaign.contracts[slot.contract]) for slot in planned.slots]
+def require_room_for(
+    campaign: Campaign, slots: Sequence[Slot], places: Places, landing: Landing
+) -> None:
+    """Raise what does not fit on a disk, before anything is planned.
+
+    Raises:
+        UsageError: naming the disk, what it needs and what is free.
+    """
+    each = [(slot, campaign.contracts[slot.contract]) for slot in slots]
     tasks = [(campaign.task(slot, r, "0" * 16), r) for slot, r in each]
     with open_reader(places.store) as store:
         ids = {r.execution_id for _, r in each}
         known = [s for i in ids for s in queries.summaries(store.con, execution_id=i)]
     require_room(needs(tasks, known, landing, places.store, places.scratch))
+
+
+def following(landing: Landing, contracts: Sequence[Resolved]) -> Follow:
+    """What follows in any campaign over these: replays until a bound is reached, and a look into
+    the controls that the tracer must see through."""
+    bounded = {r.name: r for r in contracts if r.loaded.contract.require.process_bound is not None}
+    plans = {r.name: p for r in contracts if (p := _traced_control(r)) is not None}
+    return UntilBound(landing, bounded, Tracing(landing, plans))
 
 
 def _looking_into(
@@ -336,7 +350,7 @@ def _looking_into(
     controls = [_traced_control(r) for r in (*planned.named, *planned.controls)]
 
     def failing() -> list[TracePlan]:
-        _ingest_after(places.store, landing)
+        ingest_after(places.store, landing)
         with open_reader(places.store) as store:
             answers = Answers(store, landing)
             # a trace is of exact repeats, so it is no look into what only a variation showed
@@ -364,7 +378,7 @@ def ingest_and_publish(store: Path, landing: Landing) -> None:
         publish(writer)
 
 
-def _ingest_after(store: Path, landing: Landing) -> None:
+def ingest_after(store: Path, landing: Landing) -> None:
     """After replays ran nothing is a usage error any more: they landed, and stay landed."""
     try:
         ingest_and_publish(store, landing)
@@ -383,13 +397,17 @@ def certify(
     campaign, _ = run_request(request, planned, places, launcher, say)
     with open_reader(places.store) as store:
         landing = places.open_landing()
-        _decide(landing, store, {r.execution_id for r in (*planned.named, *planned.controls)}, say)
+        decide_and_tell(
+            landing, store, {r.execution_id for r in (*planned.named, *planned.controls)}, say
+        )
         return Answers(store, landing).campaign(
             campaign.id, planned.asked(planned.named), planned.asked(planned.controls)
         )
 
 
-def _decide(landing: Landing, store: Store, execution_ids: Collection[str], say: Say) -> None:
+def decide_and_tell(
+    landing: Landing, store: Store, execution_ids: Collection[str], say: Say
+) -> None:
     """What cannot be recorded is due again next time; the verdicts stand without it."""
     try:
         decided = decide(landing, store, time.time(), execution_ids)

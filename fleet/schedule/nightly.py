@@ -6,32 +6,42 @@ judging are ``certify``'s.
 
 from __future__ import annotations
 
-import re
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet.contract.fleet_file import Fleet, LoadedFleet, load_fleet
 from fleet.contract.load import BUILTIN, LoadedContract, load_contract
 from fleet.contract.vary import claim
-from fleet.errors import UsageError
-from fleet.evidence.landing import Landing
-from fleet.evidence.ledger import DECISIONS, chain_folder
+from fleet.errors import CampaignStopped, LandingUnreachable
 from fleet.judge.bounds import fewest_replays
-from fleet.report.answers import CampaignAnswer
-from fleet.schedule.certify import Places, Request, Say, certify, plan_resolved
-from fleet.schedule.driver import Limits
+from fleet.report.answers import Answers
+from fleet.report.night_answer import NightAnswer, night_answer
+from fleet.schedule.certify import (
+    Places,
+    Request,
+    Say,
+    decide_and_tell,
+    following,
+    ingest_after,
+    ingest_and_publish,
+    plan_resolved,
+    require_room_for,
+    require_usable,
+)
+from fleet.schedule.dispatch import Night
+from fleet.schedule.driver import Campaign, Limits, new_campaign_id
 from fleet.schedule.history import history_of, seen_units
 from fleet.schedule.launcher import Launcher, Place
+from fleet.schedule.lease import lease
 from fleet.schedule.night import plan_night
 from fleet.schedule.night_terms import NightPlan, Unit, Wanted
 from fleet.schedule.plan import MUST, controls_for
 from fleet.schedule.resolve import resolve_contract
 from fleet.schedule.roster import Seen, expected_units, real_units
-
-CAMPAIGN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+from fleet.store.open import open_reader
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,7 @@ class Planned:
 
     fleet: LoadedFleet
     plan: NightPlan
+    units: tuple[Unit, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -71,7 +82,6 @@ def plan_campaign(
     Raises:
         UsageError: for anything wrong in the fleet or a contract of it; nothing has been written.
     """
-    refuse_taken(request.campaign, places)
     loaded = read_fleet(request.fleet, places.search)
     fleet, night = loaded.fleet, loaded.fleet.night
     contracts = [load_contract(name, places.search) for name in night.contracts]
@@ -84,7 +94,9 @@ def plan_campaign(
     history = history_of(names, needed, units, seen, places, now_s)
     minutes = night.budget_minutes if request.budget_minutes is None else request.budget_minutes
     plan = plan_night(wanted, controls, units, history, minutes * 60.0, night.seed)
-    return Planned(loaded, plan, tuple(f"unit {name}: not of this fleet" for name in strange))
+    return Planned(
+        loaded, plan, tuple(units), tuple(f"unit {name}: not of this fleet" for name in strange)
+    )
 
 
 def _units(
@@ -108,55 +120,64 @@ def wanted_of(loaded: LoadedContract) -> Wanted:
     )
 
 
-def refuse_taken(campaign: str | None, places: Places) -> None:
-    """A campaign's id names a folder of the ledger, and is used once.
-
-    Raises:
-        UsageError: it cannot be one, or was used.
-    """
-    if campaign is None:
-        return
-    if not CAMPAIGN_ID.fullmatch(campaign) or campaign.startswith(DECISIONS):
-        words = "letters, digits, dots, dashes and underscores, not beginning with decisions-"
-        raise UsageError("command line", "--campaign-id", words, repr(campaign), "choose another")
-    if chain_folder(Landing(places.landing), campaign).exists():
-        got = f"{campaign!r}, which is in {places.landing}"
-        raise UsageError(
-            "command line", "--campaign-id", "an id that is new", got, "choose another"
-        )
-
-
 def run_night(
     planned: Planned, request: NightRequest, places: Places, launcher: Launcher, say: Say
-) -> CampaignAnswer:
-    """Run a plan to its verdicts: one campaign, its slots pinned to their units.
+) -> NightAnswer:
+    """Run a plan to its verdicts, over everything known of what it ran.
 
     Raises:
-        UsageError: a contract that cannot be resolved or run; nothing has been written.
+        UsageError: a contract cannot be resolved or run; nothing has been written.
     """
+    require_usable(places)
     names = tuple(dict.fromkeys(i.contract for i in planned.plan.items if i.role == "named"))
     named = [resolve_contract(name, places.search, places.cache, say) for name in names]
-    asked = Request(names, limits=request.limits, argv=request.argv, campaign=request.campaign)
-    resolved = plan_resolved(asked, named, places, say)
-    works = {slot.contract: slot.work for slot in resolved.slots}
-    slots = [replace(slot, work=works.get(slot.contract)) for slot in planned.plan.slots]
-    claims = {
-        name: tuple(dict.fromkeys(slot.vary for slot in slots if slot.contract == name))
-        for name in names
-    }
-    resolved = replace(resolved, slots=slots, claims=claims)
-    return certify(asked, resolved, places, launcher, say)
+    resolved = plan_resolved(Request(names), named, places, say)
+    contracts = {r.name: r for r in (*resolved.named, *resolved.controls)}
+    landing = places.open_landing(create=True)
+    night = Night(
+        id=request.campaign or new_campaign_id(),
+        landing=landing,
+        launcher=launcher,
+        contracts=contracts,
+        items=planned.plan.items,
+        units=planned.units,
+        budget_s=planned.plan.budget_s,
+        scratch=places.scratch,
+        works={slot.contract: slot.work for slot in resolved.slots if slot.work is not None},
+        limits=request.limits,
+        following=lambda _: following(landing, list(contracts.values())),
+        on_event=say,
+    )
+    with lease(places.landing, night.id):
+        ingest_and_publish(places.store, landing)
+        sizing = Campaign(landing, launcher, contracts, places.scratch)
+        require_room_for(sizing, planned.plan.slots, places, landing)
+        try:
+            end = night.run(request.argv)
+        except LandingUnreachable as error:
+            raise CampaignStopped(f"the night {night.id} could not go on: {error}") from error
+        finally:
+            ingest_after(places.store, landing)
+    with open_reader(places.store) as store:
+        decide_and_tell(landing, store, {r.execution_id for r in contracts.values()}, say)
+        answers = Answers(store, landing)
+        asked = resolved.asked(resolved.controls)
+        left = [each.to_json() for each in end.left_out]
+        return night_answer(
+            answers, night.id, end.campaigns, names, asked, left,
+            places.search, places.cache, time.time(),
+        )  # fmt: skip
 
 
 def plan_and_run(
     request: NightRequest, places: Places, launcher: Launcher, say: Say
-) -> tuple[Planned, CampaignAnswer | None]:
+) -> tuple[Planned, NightAnswer | None]:
     """Plan on the units that are there and run; None when nothing is due or fits.
 
     Raises:
         UsageError: for anything wrong in what was named; nothing has been written.
     """
-    planned = plan_campaign(request, places, time.time(), launcher.places())
+    planned = plan_campaign(request, places, time.time(), launcher.units())
     for note in planned.notes:
         say(note)
     for left in planned.plan.left_out:
