@@ -36,15 +36,14 @@ def campaign(
     from fleet.report.night_answer import print_answer
     from fleet.report.night_view import print_night
     from fleet.schedule.certify import require_usable
-    from fleet.schedule.nightly import NightRequest, plan_and_run, plan_campaign, read_fleet
+    from fleet.schedule.nightly import NightRequest, plan_and_run, plan_campaign
 
     places = where.places()
     request = NightRequest(fleet, budget, campaign_id, running.limits(), tuple(sys.argv[1:]))
     with progress("planning the night") as say:
+        plan = plan_campaign(request, places, time.time()).plan  # refuses before a cluster is asked
         if dry_run:
-            plan = plan_campaign(request, places, time.time()).plan
             return form.show(plan.to_json(), print_night, plan)
-        read_fleet(fleet, places.search)  # what can be refused without a cluster is
         require_usable(places)
         with where.cluster() as launcher:
             planned, answer = plan_and_run(request, places, launcher, say)

@@ -46,7 +46,7 @@ def _campaign_id(given: str | None) -> str | None:
     raise typer.BadParameter(f"expected letters, digits, dots and dashes, got {given!r}")
 
 
-CAMPAIGN_ID = r"(?!decisions-|pruned-|night-)[A-Za-z0-9][A-Za-z0-9.-]{0,79}"
+CAMPAIGN_ID = r"(?!decisions-|pruned-|planned-)[A-Za-z0-9][A-Za-z0-9.-]{0,79}"
 """Some names are of chains that are no campaigns."""
 
 CampaignId = Annotated[

@@ -26,7 +26,7 @@ START = to_text(sha256(b"fleet-ledger-1\n"))
 DECISIONS = "decisions-"
 """Chains of this name are of no campaign: they hold decisions about units."""
 
-NIGHT = "night-"
+NIGHT = "planned-"
 """Nor are these: each holds what a night planned, and did not run; its campaigns are one a unit."""
 
 Kind = Literal[

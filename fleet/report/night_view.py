@@ -41,7 +41,8 @@ def _totals(plan: NightPlan) -> list[str]:
     units = {item.unit.name for item in plan.items}
     budget = f"the budget is {plan.budget_s / 60:.0f} min"
     replays = sum(len(item.slots) for item in plan.items)
-    lines = [f"{replays} replays on {len(units)} units, {plan.ends_s / 60:.1f} min; {budget}"]
+    on = "1 unit" if len(units) == 1 else f"{len(units)} units"
+    lines = [f"{replays} replays on {on}, {plan.ends_s / 60:.1f} min; {budget}"]
     if not plan.items:
         lines = [f"nothing to run; {budget}"]
     lines += _guesses(plan.items)
@@ -49,11 +50,11 @@ def _totals(plan: NightPlan) -> list[str]:
     if looks:
         lines.append(f"looks at quarantined units, and at others beside them: {', '.join(looks)}")
     codes = Counter(left.code for left in plan.left_out)
-    if codes["current"]:
-        lines.append(f"{codes['current']} claims hold a PASS that needs no renewal yet")
-    if codes["budget"]:
-        lines.append(f"{codes['budget']} claims do not fit into the budget")
-    return lines
+    words = {
+        "current": "left out with a PASS that needs no renewal yet",
+        "budget": "left out because the budget does not hold them",
+    }
+    return [*lines, *(f"{codes[code]} {text}" for code, text in words.items() if codes[code])]
 
 
 def _guesses(items: Sequence[Item]) -> list[str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.evidence.landing import Landing
-from fleet.evidence.ledger import NIGHT, Ledger, campaigns, read_chain
+from fleet.evidence.ledger import NIGHT, Entry, Ledger, campaigns, read_chain
 from fleet.evidence.states import RETRIED
 from fleet.schedule.asking import problems
 from fleet.schedule.board import Board
@@ -48,7 +48,8 @@ class Waits:
 
 @dataclass(frozen=True)
 class NightEnd:
-    """``campaigns``: unit -> its campaign; ``left_out``: what was planned and did not run."""
+    """``campaigns``: unit -> its campaign, also of an earlier driver; ``left_out``: what was planned
+    and did not run."""
 
     campaigns: Mapping[str, str]
     left_out: tuple[LeftOut, ...]
@@ -114,18 +115,19 @@ class Night:
         failed = [lane.error for lane in self._lanes if lane.error is not None]
         if failed and len(failed) == len(self._lanes):
             raise failed[0]
-        return NightEnd({lane.unit.name: lane.campaign.id for lane in self._lanes}, left)
+        there = set(campaigns(self.landing))
+        ids = {unit.name: campaign_id(self.id, unit) for unit in self.units}
+        return NightEnd({name: own for name, own in ids.items() if own in there}, left)
 
     def _open(self, argv: Sequence[str]) -> tuple[Ledger, list[Item]]:
         """The night's chain, and what of its plan no unit has done."""
         ledger, entries = Ledger.continued(self.landing, f"{NIGHT}{self.id}")
         drawn: dict[str, Any] = {"argv": list(argv), "driver": secrets.token_hex(8)}
-        planned = next((e for e in entries if e.kind == "night"), None)
-        if planned is None:
+        items = _planned(entries)
+        if items is None:
             ledger.append("night", plan=[item.to_json() for item in self.items], **drawn)
             return ledger, list(self.items)
         ledger.append("resumed", **drawn)
-        items = [item_of(raw) for raw in planned.body["plan"]]
         left = [each for item in items if (each := self._left_of(item)) is not None]
         self.on_event(f"{len(items) - len(left)} of {len(items)} sets are there already")
         return ledger, left
@@ -284,6 +286,17 @@ class _Lane(threading.Thread):
         )
         if self.campaign.unit_is_down:
             self._night.on_event(f"{self.unit.name} went away")
+
+
+def plan_of(landing: Landing, night: str) -> tuple[Item, ...] | None:
+    """What a night planned, in its order; None when there is no such night."""
+    items = _planned(read_chain(landing, f"{NIGHT}{night}"))
+    return None if items is None else tuple(items)
+
+
+def _planned(entries: Sequence[Entry]) -> list[Item] | None:
+    planned = next((e for e in entries if e.kind == "night"), None)
+    return None if planned is None else [item_of(raw) for raw in planned.body["plan"]]
 
 
 def campaign_id(night: str, unit: Unit) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet.contract.fleet_file import Fleet, LoadedFleet, load_fleet
@@ -31,13 +31,13 @@ from fleet.schedule.certify import (
     require_room_for,
     require_usable,
 )
-from fleet.schedule.dispatch import Night
+from fleet.schedule.dispatch import Night, plan_of
 from fleet.schedule.driver import Campaign, Limits, new_campaign_id
 from fleet.schedule.history import history_of, seen_units
 from fleet.schedule.launcher import Launcher, Place
 from fleet.schedule.lease import lease
 from fleet.schedule.night import plan_night
-from fleet.schedule.night_terms import NightPlan, Unit, Wanted
+from fleet.schedule.night_terms import Item, NightPlan, Unit, Wanted
 from fleet.schedule.plan import MUST, controls_for
 from fleet.schedule.resolve import resolve_contract
 from fleet.schedule.roster import Seen, expected_units, real_units
@@ -169,6 +169,13 @@ def run_night(
         )  # fmt: skip
 
 
+def _begun(request: NightRequest, places: Places) -> tuple[Item, ...] | None:
+    """The plan of a night that an earlier driver began: it stands, whatever would be due now."""
+    if request.campaign is None or not places.landing.exists():
+        return None
+    return plan_of(places.open_landing(), request.campaign)
+
+
 def plan_and_run(
     request: NightRequest, places: Places, launcher: Launcher, say: Say
 ) -> tuple[Planned, NightAnswer | None]:
@@ -178,6 +185,9 @@ def plan_and_run(
         UsageError: for anything wrong in what was named; nothing has been written.
     """
     planned = plan_campaign(request, places, time.time(), launcher.units())
+    begun = _begun(request, places)
+    if begun is not None:
+        planned = replace(planned, plan=replace(planned.plan, items=begun, left_out=()))
     for note in planned.notes:
         say(note)
     for left in planned.plan.left_out:

@@ -32,7 +32,7 @@ class Seen:
 def unit_name(unit: str) -> str:
     """``gpu:UUID`` -> UUID, ``cpu:MACHINE:LABEL`` -> label: a unit as a slot names it."""
     kind, _, rest = unit.partition(":")
-    return rest if kind == "gpu" else rest.rpartition(":")[2]
+    return {"gpu": rest, "cpu": rest.rpartition(":")[2]}.get(kind, unit)
 
 
 def place_name(place: Place) -> str:

@@ -24,7 +24,7 @@ from tests.integration.command_line import ROOT, fleet, tree
 
 VERBS = {
     "certify", "screen", "sweep", "trace", "status", "units", "diff", "replay", "logs", "doctor",
-    "contract check", "contract show", "contract new",
+    "campaign", "contract check", "contract show", "contract new",
     "store ingest", "store rebuild", "store snapshot", "store prune",
 }  # fmt: skip
 
@@ -58,7 +58,7 @@ def test_what_writes_can_be_told_where_and_what_schedules_can_be_tried_dry() -> 
     def has(option: str) -> set[str]:
         return {v for v, c in COMMANDS.items() if any(option in p.opts for p in c.params)}
 
-    assert {"certify", "screen", "sweep", "trace", "replay"} <= has("--dry-run")
+    assert {"certify", "screen", "sweep", "trace", "replay", "campaign"} <= has("--dry-run")
     assert {"certify", "screen", "trace", "status", "diff", "replay", "logs"} <= has("--output")
     assert has("--json") == VERBS - {"contract new", "store snapshot"}
 

@@ -59,6 +59,11 @@ def newer_store(root: Path) -> None:
         con.execute("INSERT INTO meta VALUES ('schema', '99')")
 
 
+def rack(line: str = 'contracts = ["toy"]') -> Callable[[Path], object]:
+    text = f"[night]\nbudget_minutes = 9\n{line}\n[[nodes]]\n"
+    return file("configs/fleets/rack.toml", text)
+
+
 def rows(*lines: str) -> bytes:
     return "".join(line + "\n" for line in lines).encode()
 
@@ -204,6 +209,30 @@ BAD: dict[str, Bad] = {
         nothing, ["certify", "toy@awq_torch"], (TOY, "quantization.method", "'toy@awq_torch'"),
     ),
     "a screening of nothing": Bad(nothing, ["screen"], ("Missing argument 'contracts'",)),
+    "an unknown fleet": Bad(
+        nothing, ["campaign", "one-machin"], ("'one-machin'", 'did you mean "one-machine"'),
+    ),
+    "a doctor of an unknown fleet": Bad(
+        nothing, ["doctor", "--fleet", "x", "--address", "there:1"], ("a fleet named 'x'",),
+    ),
+    "a fleet file that is not there": Bad(nothing, ["campaign", "x/y.toml"], ("no such file",)),
+    "a fleet with an unknown key": Bad(
+        rack("budgets = 3"), ["campaign", "rack", "--dry-run"],
+        ("rack.toml", "night.budgets", "an unknown key", "budget_minutes"),
+    ),
+    "a fleet of an unknown contract": Bad(
+        rack('contracts = ["tyo"]'), ["campaign", "rack", "--dry-run"], ('did you mean "toy"',),
+    ),
+    "a fleet of a control": Bad(
+        rack('contracts = ["control-racy"]'), ["campaign", "rack"], ("control-racy", "every night"),
+    ),
+    "a night without a minute": Bad(
+        rack(), ["campaign", "rack", "--budget", "0"], ("--budget", "greater than or equal to 1"),
+    ),
+    "a campaign id that is a path": Bad(
+        rack(), ["campaign", "rack", "--campaign-id", "../x"], ("--campaign-id", "'../x'"),
+    ),
+    "no fleet": Bad(nothing, ["campaign"], ("Missing argument 'fleet'",)),
     "no sample": Bad(nothing, ["replay", "toy", "--arm", "current"], ("--sample",)),
     "no contract": Bad(nothing, ["certify"], ("Missing argument 'contracts'",)),
     "an unknown verb": Bad(nothing, ["certfy", "toy"], ("certfy",)),

@@ -16,6 +16,9 @@ VERBS = {
     "screen": ["screen", "toy"],
     "sweep": ["sweep", "tiny-awq-torch", "--dry-run"],
     "doctor": ["doctor", "--prewarm", "toy"],
+    "doctor of a fleet": ["doctor", "--fleet", "one-machine"],
+    "doctor of a cluster": ["doctor"],
+    "campaign": ["campaign", "one-machine"],
 }
 
 
@@ -38,5 +41,6 @@ def test_a_verb_asks_for_the_device_that_was_named(
 
 def test_no_verb_makes_a_cluster_of_its_own() -> None:
     """What a verb would have to repeat, one of them forgets."""
-    source = (Path(__file__).parents[2] / "fleet" / "cli.py").read_text()
-    assert "RayCluster" not in source
+    for name in ("cli.py", "fleet_verbs.py"):
+        source = (Path(__file__).parents[2] / "fleet" / name).read_text()
+        assert "RayCluster" not in source

@@ -4,14 +4,17 @@ label tells them apart."""
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from fleet.cli import run
 from fleet.errors import AttemptFailed
 from fleet.evidence.landing import Landing
 from fleet.replay.task import Device
@@ -52,6 +55,42 @@ def test_replays_on_two_nodes_at_a_time_agree_as_a_class(tmp_path: Path, address
     assert len(set(ran.values())) == 2
 
 
+def test_the_doctor_shows_every_node_beside_what_is_expected(
+    tmp_path: Path, address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleets").mkdir()
+    (tmp_path / "fleets" / "rack.toml").write_text(FLEET)
+    argv = ["doctor", "--address", address, "--configs", str(tmp_path), "--fleet", "rack"]
+    argv += ["--landing", str(tmp_path / "landing")]
+    assert run([*argv, "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    nodes = {node["label"]: node for node in found["nodes"]}
+    assert {label: node["state"] for label, node in nodes.items()} == {
+        "left": "different", "gone": "missing", "right": "unexpected",
+    }  # fmt: skip
+    assert {d["key"]: (d["expected"], d["got"]) for d in nodes["left"]["differences"]} == {
+        "cpus": ("64 or more", 2),
+        "platform.packages.torch": ("1.0", metadata.version("torch")),
+    }
+    (unit,) = nodes["right"]["units"]
+    assert unit["uuid"] is None and unit["why"] == ""
+    assert unit["facts"]["python"] == platform.python_version()
+    assert unit["facts"]["gpu_model"] == "not applicable" and "environment" not in unit["facts"]
+    assert run(argv[:3]) == 0
+    assert "left" in (text := capfd.readouterr().out) and "found" in text
+
+
+FLEET = f"""[night]
+budget_minutes = 1
+contracts = ["toy"]
+[[nodes]]
+label = "left"
+cpus = 64
+platform.python = "{platform.python_version()}"
+platform.packages.torch = "1.0"
+[[nodes]]
+label = "gone"
+"""
 GPU = Device("GPU-1", "NVIDIA X", 0, 2**30)
 
 
