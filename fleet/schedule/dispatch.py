@@ -48,7 +48,7 @@ class Waits:
 
 @dataclass(frozen=True)
 class NightEnd:
-    """``campaigns``: unit -> its campaign, also of an earlier driver; ``left_out``: what was planned
+    """``campaigns``: unit -> its campaign, also an earlier driver's; ``left_out``: what was planned
     and did not run."""
 
     campaigns: Mapping[str, str]
