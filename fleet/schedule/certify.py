@@ -19,10 +19,12 @@ from fleet.evidence.states import Purpose
 from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
 from fleet.schedule.adaptive import UntilBound
+from fleet.schedule.announce import announce
 from fleet.schedule.claims import Claims, claims_of, own_claim
 from fleet.schedule.decide import decide
 from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
 from fleet.schedule.launcher import Launcher
+from fleet.schedule.metrics import meter_of
 from fleet.schedule.plan import MUST, TRACED, Slot, Work, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
 from fleet.schedule.tracing import TracePlan, Tracing, first_sample, plan_for
@@ -335,13 +337,16 @@ def certify(
     request: Request, planned: Planned, places: Places, launcher: Launcher, say: Say
 ) -> CampaignAnswer:
     """Run a planned request to its verdicts."""
+    meter = meter_of(launcher)
+    meter.campaign_started(time.time())
     campaign, _ = run_request(request, planned, places, launcher, say)
     with open_reader(places.store) as store:
         landing = Landing.open(places.landing)
         _decide(landing, store, {r.execution_id for r in (*planned.named, *planned.controls)}, say)
-        return Answers(store, landing).campaign(
-            campaign.id, planned.asked(planned.named), planned.asked(planned.controls)
-        )
+        answers, named = Answers(store, landing), planned.asked(planned.named)
+        answer = answers.campaign(campaign.id, named, planned.asked(planned.controls))
+        announce(answers, answer, named, meter, os.environ)
+        return answer
 
 
 def _decide(landing: Landing, store: Store, execution_ids: Collection[str], say: Say) -> None:

@@ -1,4 +1,4 @@
-"""Fresh processes on a Ray cluster. The only module that imports ray.
+"""Fresh processes on a Ray cluster. The only module that imports ray, with ``ray_metrics``.
 
 One actor is one process for one attempt: ``max_restarts=0`` and ``max_task_retries=0`` are
 stated, because Ray would otherwise replace a dead actor without a word. A unique ``env_vars``
@@ -46,6 +46,8 @@ from fleet.replay.worker import (
     warm_in_this_process,
 )
 from fleet.schedule.launcher import Gone, Place, Problem
+from fleet.schedule.metrics import Meter
+from fleet.schedule.ray_metrics import RaySink
 
 NODE_LABEL = "fleet.dev/node"
 """Node label that names a unit; a node without it is named by its host name."""
@@ -236,6 +238,8 @@ class RayCluster:
                 "ray status --address ADDRESS, or leave --address out",
             ) from error
         _keep_own_signal_handlers()
+        self._sink = RaySink()
+        self.meter = Meter(self._sink)
         self._nodes: dict[str, dict[str, Any]] = {}
         for node in sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: str(n["NodeID"])):
             self._nodes.setdefault(_label(node), node)
@@ -248,8 +252,12 @@ class RayCluster:
     def __enter__(self) -> RayCluster:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        ray.shutdown()
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        try:
+            if failed is None:
+                self._sink.linger()
+        finally:
+            ray.shutdown()
 
     def place(self) -> Place:
         """The first node's first device, or its CPU; chosen once."""
