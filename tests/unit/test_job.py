@@ -244,7 +244,8 @@ def test_the_script_submits_today_and_without_ray_establishes_nothing(tmp_path: 
         program_here += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
         done = subprocess.run(
             [command[0], "-c", program_here, *command[1:], "1h"],
-            env={"PATH": path, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+            env={"PATH": path, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+            check=False,
         )  # fmt: skip
         assert done.returncode == 3, done.stderr
         shown.append(done.stderr)
