@@ -42,6 +42,7 @@ __all__ = [
     "check_expectation",
     "compare_rows",
     "exit_code",
+    "first_failing",
     "groups",
     "had_pass",
     "judge",
@@ -140,6 +141,19 @@ def had_pass(
         if _evidence(found, (), controls_failed_in).word == "PASS":
             return True
     return False
+
+
+def first_failing(
+    summaries: Sequence[AttemptSummary], require: Require, comparisons: Comparisons
+) -> str | None:
+    """The campaign with whose evidence this set became a FAIL, by today's rules."""
+    ordered = in_order(summaries)
+    names = list(dict.fromkeys(s.campaign for s in ordered))
+    for count in range(1, len(names) + 1):
+        earlier = [s for s in ordered if s.campaign in names[:count]]
+        if Findings(earlier, require, comparisons, None, lenient=True).fails:
+            return names[count - 1]
+    return None
 
 
 def pairs_needed_for_campaign(

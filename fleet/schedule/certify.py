@@ -27,12 +27,14 @@ from fleet.evidence.states import Purpose
 from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
 from fleet.schedule.adaptive import UntilBound
+from fleet.schedule.announce import announce
 from fleet.schedule.asking import preflight
 from fleet.schedule.claims import Claims, claims_of, own_claim
 from fleet.schedule.decide import decide
 from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits, new_campaign_id
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.lease import lease
+from fleet.schedule.metrics import meter_of
 from fleet.schedule.plan import MUST, TRACED, Slot, Work, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
 from fleet.schedule.room import needs, require_room
@@ -394,15 +396,17 @@ def certify(
     request: Request, planned: Planned, places: Places, launcher: Launcher, say: Say
 ) -> CampaignAnswer:
     """Run a planned request to its verdicts."""
+    meter = meter_of(launcher)
+    meter.campaign_started(time.time())
     campaign, _ = run_request(request, planned, places, launcher, say)
     with open_reader(places.store) as store:
         landing = places.open_landing()
-        decide_and_tell(
-            landing, store, {r.execution_id for r in (*planned.named, *planned.controls)}, say
-        )
-        return Answers(store, landing).campaign(
-            campaign.id, planned.asked(planned.named), planned.asked(planned.controls)
-        )
+        ids = {r.execution_id for r in (*planned.named, *planned.controls)}
+        decide_and_tell(landing, store, ids, say)
+        answers, named = Answers(store, landing), planned.asked(planned.named)
+        answer = answers.campaign(campaign.id, named, planned.asked(planned.controls))
+        announce(answers, answer, named, meter, os.environ)
+        return answer
 
 
 def decide_and_tell(

@@ -1,6 +1,6 @@
 """Fresh processes on a Ray cluster: which nodes and devices there are, and starting actors there.
 
-Ray is imported here and in ``fleet.schedule.actors``, nowhere else. ``max_restarts=0`` and
+Ray is imported here, in ``actors`` and in ``ray_metrics``, nowhere else. ``max_restarts=0`` and
 ``max_task_retries=0`` are stated, because Ray would otherwise replace a dead actor without a word.
 A unique ``env_vars`` entry (the nonce) keeps cached workers out.
 """
@@ -36,6 +36,8 @@ from fleet.schedule.actors import (
     first_lines,
 )
 from fleet.schedule.launcher import NodeThere, Place, Problem, UnitThere
+from fleet.schedule.metrics import Meter
+from fleet.schedule.ray_metrics import RaySink
 
 NODE_LABEL = "fleet.dev/node"
 """Node label that names a unit; a node without it is named by its host name."""
@@ -88,6 +90,8 @@ class RayCluster:
             ) from error
         _keep_own_signal_handlers()
         self._lock = threading.RLock()  # shared by all views, as are the tables
+        self._sink = RaySink()
+        self.meter = Meter(self._sink)
         self._nodes: dict[str, dict[str, Any]] = {}
         self._labelled: Counter[str] = Counter()
         self._watchers: dict[str, tuple[Any, dict[str, Any]]] = {}
@@ -101,8 +105,12 @@ class RayCluster:
     def __enter__(self) -> RayCluster:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        ray.shutdown()
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        try:
+            if failed is None:
+                self._sink.linger()
+        finally:
+            ray.shutdown()
 
     def place(self) -> Place:
         """The first node's first device, or its CPU; chosen once."""

@@ -61,7 +61,7 @@ def test_every_module_says_what_it_is_and_none_is_a_catch_all() -> None:
 
 def test_each_heavy_library_has_one_home() -> None:
     homes = {
-        "ray": ("schedule/cluster.py", "schedule/actors.py"),
+        "ray": ("schedule/cluster.py", "schedule/actors.py", "schedule/ray_metrics.py"),
         "duckdb": ("store/",),
         "torch": ("replay/",),
         "fsspec": ("evidence/remote.py",),
