@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from fleet.judge import rules
-from fleet.report.answers import Answers, Asked, ControlAnswer
+from fleet.report.answers import Answers, Asked, CampaignAnswer, ControlAnswer
 from fleet.report.document import control_document
 from fleet.report.status import StatusRow, status_rows
 from fleet.report.terminal import print_control, print_status
@@ -39,6 +39,22 @@ class NightAnswer:
         if any(control.mismatches for _, control in self.controls):
             codes.append(3)
         return 1 if 1 in codes else max(codes)
+
+    def as_campaign(self) -> CampaignAnswer:
+        """For those who watch: one verdict a row, the night as the campaign."""
+        behaved = frozenset(row.contract for row in self.rows if row.behaves)
+        verdicts = tuple(row.verdict for row in self.rows if row.verdict is not None)
+        controls = tuple(control for _, control in self.controls)
+        return CampaignAnswer(self.night, verdicts, controls, behaved)
+
+    def asked(self, known: Sequence[Asked]) -> list[Asked]:
+        """What each of those verdicts is about."""
+        by_key = {(a.name, a.execution_id): a for a in known}
+        return [
+            by_key[row.contract, row.execution_id].about(row.verdict.vary)
+            for row in self.rows
+            if row.verdict is not None
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """The document of the verb; ``units`` says which campaign was whose."""

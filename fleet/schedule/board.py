@@ -38,7 +38,8 @@ class Board:
 
     def __post_init__(self) -> None:
         self._waiting = list(self.items)
-        self._ends_s = self.clock() + self.budget_s
+        self._begun_s = self.clock()
+        self._ends_s = self._begun_s + self.budget_s
 
     def take(self, unit: Unit) -> Item | None:
         """The next item for a unit that is free now."""
@@ -79,9 +80,14 @@ class Board:
 
     @property
     def depth(self) -> int:
-        """Items that wait."""
+        """Replays that wait."""
         with self._lock:
-            return len(self._waiting)
+            return sum(len(item.slots) for item in self._waiting)
+
+    @property
+    def waited_s(self) -> float:
+        """How long they have waited: all since the night began."""
+        return self.clock() - self._begun_s if self.depth else 0.0
 
     def _may(self, item: Item, unit: Unit) -> bool:
         owner = item.unit

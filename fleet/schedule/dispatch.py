@@ -26,6 +26,7 @@ from fleet.schedule.board import Board
 from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits
 from fleet.schedule.interrupts import Interrupts
 from fleet.schedule.launcher import Launcher, Place
+from fleet.schedule.metrics import meter_of
 from fleet.schedule.night_terms import Item, LeftOut, Unit, item_of
 from fleet.schedule.plan import Slot, Work
 from fleet.schedule.resolve import Resolved
@@ -160,7 +161,11 @@ class Night:
                 if unit.name in there and not self._busy(unit) and board.waits_for(unit):
                     self._lanes.append(_Lane(self, board, unit, there[unit.name], argv))
                     self._lanes[-1].start()
-            if any(lane.is_alive() for lane in self._lanes):
+            busy = sum(lane.is_alive() for lane in self._lanes)
+            meter = meter_of(self.launcher)
+            meter.queue(board.depth, board.waited_s)
+            meter.units(busy, sum(unit.name in there for unit in self.units))
+            if busy:
                 alone_since = time.monotonic()
             elif not board.fits_any() or self._waited(alone_since):
                 return

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -32,6 +33,7 @@ from fleet.replay import caches, determinism
 from fleet.replay.task import ReplayTask, device_environment
 from fleet.schedule.interrupts import Interrupts
 from fleet.schedule.launcher import Gone, Launcher, Place, Running
+from fleet.schedule.metrics import meter_of
 from fleet.schedule.plan import Slot, Work
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.resume import Done, Key, done, give_up_open, key_of, require_same
@@ -303,6 +305,12 @@ class Campaign:
         return live
 
     def _watch(self, ledger: Ledger, live: _Live) -> AttemptEnd:
+        begun_s = time.monotonic()
+        end = self._watched(ledger, live)
+        meter_of(self.launcher).attempt_ended(end.state, time.monotonic() - begun_s)
+        return end
+
+    def _watched(self, ledger: Ledger, live: _Live) -> AttemptEnd:
         slot, task, running = live.slot, live.task, live.running
         failed: AttemptFailed | None = None
         digest = ""

@@ -6,6 +6,7 @@ judging are ``certify``'s.
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -17,8 +18,9 @@ from fleet.contract.load import BUILTIN, LoadedContract, load_contract
 from fleet.contract.vary import claim
 from fleet.errors import CampaignStopped, LandingUnreachable
 from fleet.judge.bounds import fewest_replays
-from fleet.report.answers import Answers
+from fleet.report.answers import Answers, known_contracts
 from fleet.report.night_answer import NightAnswer, night_answer
+from fleet.schedule.announce import announce
 from fleet.schedule.certify import (
     Places,
     Request,
@@ -36,6 +38,7 @@ from fleet.schedule.driver import Campaign, Limits, new_campaign_id
 from fleet.schedule.history import history_of, seen_units
 from fleet.schedule.launcher import Launcher, Place
 from fleet.schedule.lease import lease
+from fleet.schedule.metrics import meter_of
 from fleet.schedule.night import plan_night
 from fleet.schedule.night_terms import Item, NightPlan, Unit, Wanted
 from fleet.schedule.plan import MUST, controls_for
@@ -129,6 +132,7 @@ def run_night(
         UsageError: a contract cannot be resolved or run; nothing has been written.
     """
     require_usable(places)
+    meter_of(launcher).campaign_started(time.time())
     names = tuple(dict.fromkeys(i.contract for i in planned.plan.items if i.role == "named"))
     named = [resolve_contract(name, places.search, places.cache, say) for name in names]
     resolved = plan_resolved(Request(names), named, places, say)
@@ -163,10 +167,13 @@ def run_night(
         answers = Answers(store, landing)
         asked = resolved.asked(resolved.controls)
         left = [each.to_json() for each in end.left_out]
-        return night_answer(
+        answer = night_answer(
             answers, night.id, end.campaigns, names, asked, left,
             places.search, places.cache, time.time(),
         )  # fmt: skip
+        told = answer.asked(known_contracts(store))
+        announce(answers, answer.as_campaign(), told, meter_of(launcher), os.environ)
+        return answer
 
 
 def _begun(request: NightRequest, places: Places) -> tuple[Item, ...] | None:
