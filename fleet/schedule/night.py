@@ -2,10 +2,10 @@
 
 First what holds no PASS (never tested, stale, void), then regressions that nobody is charged with
 yet, then PASSes older than half their validity; inside each of these the longest first, on the unit
-of its class that is free first (R. L. Graham, SIAM J. Appl. Math. 17, 1969). Controls come first on every unit of a class in which
-something runs. What the budget does not hold is left out and said, shorter work after it still
-fits. A quarantined unit gets its look and nothing else, no control either: a control that fails
-there would void what all others prove.
+of its class that is free first (R. L. Graham, SIAM J. Appl. Math. 17, 1969). Controls come first on
+every unit of a class in which something runs. What the budget does not hold is left out and said;
+shorter work after it still fits. A quarantined unit gets its look and nothing else, no control
+either: one that fails there would void what all others prove.
 
 Deterministic and stable: ties are settled by digests of the seed and of what is tied, each on its
 own, so a contract more leaves the others in their order; units may change, as loads do. Knows no
@@ -231,7 +231,7 @@ class _Night:
                 if name in wanted and unit.there and unit.takes(name):
                     found.append((unit, self.of(wanted[name], claim, "look")))
                 else:
-                    why = f"quarantined unit {unit.name}: nothing of that contract can run there tonight"
+                    why = f"quarantined unit {unit.name}: that contract cannot run there tonight"
                     out.append(LeftOut(*claim, "cannot-run", why))
         return found, out
 

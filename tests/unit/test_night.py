@@ -161,7 +161,7 @@ def test_a_unit_that_is_missing_runs_nothing_and_a_class_of_such_is_said() -> No
     assert [(left.kind, left.code) for left in out] == [("Y", "cannot-run"), ("Y", "cannot-run")]
     assert {left.why for left in out} == {
         "no unit of its class is there",
-        "quarantined unit u1: nothing of that contract can run there tonight",
+        "quarantined unit u1: that contract cannot run there tonight",
     }
 
 
