@@ -48,7 +48,8 @@ def campaign(
         with where.cluster() as launcher:
             planned, answer = plan_and_run(request, places, launcher, say)
     if answer is None:
-        return form.show(planned.plan.to_json(), print_night, planned.plan)
+        form.show(planned.plan.to_json(), print_night, planned.plan)
+        raise typer.Exit(0 if planned.plan.is_covered else 3)
     form.show(answer.to_json(), print_answer, answer)
     raise typer.Exit(answer.exit_code())
 

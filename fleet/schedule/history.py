@@ -82,7 +82,8 @@ def _known(rows: Iterable[StatusRow], kinds: Mapping[str, list[str]]) -> dict[Cl
         if row.verdict is None:
             continue
         odd = tuple(unit_name(s.unit) for s in row.charge.units) if row.charge else ()
-        known = Known(row.state, row.age_s, odd)
+        of_class = row.charge is not None and row.charge.charge == "class"
+        known = Known(row.state, row.age_s, odd, of_class)
         for kind in kinds.get(row.platform, ()):
             claim = Claim(row.contract, row.verdict.vary, kind)
             before = found.get(claim, known)

@@ -1,11 +1,11 @@
 """What a night runs, where and in which order. Pure: contracts, units and history in, a plan out.
 
-First what holds no PASS (never tested, stale, void), then regressions, then PASSes older than half
-their validity; inside each of these the longest first, on the unit of its class that is free first
-(R. L. Graham, SIAM J. Appl. Math. 17, 1969). Controls come first on every unit of a class in which
-something runs. What the budget does not hold is left out and said, shorter work after it still
-fits. A quarantined unit gets its look and nothing else, no control either: a control that fails
-there would void what all others prove.
+First what holds no PASS (never tested, stale, void), then regressions that nobody is charged with
+yet, then PASSes older than half their validity; inside each of these the longest first, on the unit
+of its class that is free first (R. L. Graham, SIAM J. Appl. Math. 17, 1969). Controls come first on
+every unit of a class in which something runs. What the budget does not hold is left out and said;
+shorter work after it still fits. A quarantined unit gets its look and nothing else, no control
+either: one that fails there would void what all others prove.
 
 Deterministic and stable: ties are settled by digests of the seed and of what is tied, each on its
 own, so a contract more leaves the others in their order; units may change, as loads do. Knows no
@@ -14,7 +14,7 @@ cluster, no store and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet.contract.canonical import sha256
@@ -103,11 +103,22 @@ def reason_of(known: Known, valid_days: int) -> Reason | None:
     return "refresh" if known.age_s > REFRESH_AFTER * valid_days * DAY_S else None
 
 
-def _not_due(claim: Claim, known: Known, valid_days: int) -> LeftOut:
+def _charged(known: Known, quarantined: Collection[str]) -> str:
+    """Whom a regression is charged to; "" while fresh replays may still tell."""
+    if known.state != "REGRESSED":
+        return ""
+    if known.of_class:
+        return ", charged to its class"
+    done = bool(known.odd) and all(unit in quarantined for unit in known.odd)
+    return ", its odd units are quarantined" if done else ""
+
+
+def _not_due(claim: Claim, known: Known, valid_days: int, charged: str) -> LeftOut:
     if known.state == "PASS":
         days = (known.age_s or 0.0) / DAY_S
         return LeftOut(*claim, "current", f"a PASS of {days:.1f} days, valid for {valid_days}")
-    return LeftOut(*claim, "differs", f"{known.state}: a difference stays, whatever else runs")
+    words = f"{known.state}{charged}: a difference stays, whatever else runs"
+    return LeftOut(*claim, "differs", words)
 
 
 @dataclass(frozen=True)
@@ -163,8 +174,9 @@ class _Night:
         """Due, or left out with its reason."""
         known = self.history.known.get(claim, Known("UNTESTED"))
         reason = reason_of(known, wanted.valid_days)
-        if reason is None:
-            return _not_due(claim, known, wanted.valid_days)
+        charged = _charged(known, self.history.looks)
+        if reason is None or charged:
+            return _not_due(claim, known, wanted.valid_days, charged)
         return self.of(wanted, claim, reason, known.odd)
 
     def of(
@@ -187,6 +199,7 @@ class _Night:
                 unit
                 for unit in self.units
                 if unit.kind == kind
+                and unit.there
                 and unit.takes(name)
                 and unit.cpus >= pending.wanted.threads
                 and unit.name not in self.history.looks
@@ -215,10 +228,10 @@ class _Night:
         for unit in self.units:
             for name in self.history.looks.get(unit.name, ()):
                 claim = Claim(name, (), unit.kind)
-                if name in wanted and unit.takes(name):
+                if name in wanted and unit.there and unit.takes(name):
                     found.append((unit, self.of(wanted[name], claim, "look")))
                 else:
-                    why = f"quarantined unit {unit.name}: that contract does not run there tonight"
+                    why = f"quarantined unit {unit.name}: that contract cannot run there tonight"
                     out.append(LeftOut(*claim, "cannot-run", why))
         return found, out
 
@@ -285,10 +298,13 @@ class _Night:
         self.free_s[unit.name] = start_s + seconds
 
     def _cannot(self, pending: _Pending, able: Sequence[Unit]) -> LeftOut:
-        kind, threads = pending.claim.kind, pending.wanted.threads
+        threads = pending.wanted.threads
+        there = [unit for unit in self.units if unit.kind == pending.claim.kind and unit.there]
         if able:
             why = f"same-class compares two units, and only {able[0].name} can run it"
-        elif any(unit.kind == kind and unit.cpus < threads for unit in self.units):
+        elif not there:
+            why = "no unit of its class is there"
+        elif any(unit.cpus < threads for unit in there):
             why = f"takes {threads} CPUs, more than a unit of its class has"
         else:
             why = "every unit that may run it is quarantined"

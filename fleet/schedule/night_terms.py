@@ -21,7 +21,7 @@ class Unit:
     """Where one replay runs at a time. ``name``: a device's UUID, or the label of its node.
 
     ``kind``: its class; units of one kind are exchangeable. ``contracts``: those that may run here,
-    all when None.
+    all when None. ``there``: not one that is expected and missing.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Unit:
     kind: str
     cpus: int = 1
     contracts: tuple[str, ...] | None = None
+    there: bool = True
 
     def takes(self, contract: str) -> bool:
         """May that contract run here?"""
@@ -61,11 +62,13 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class Known:
-    """Where a claim stands: a state of ``fleet status``. ``odd``: units whose replays were odd."""
+    """Where a claim stands: a state of ``fleet status``. ``odd``: units whose replays were odd;
+    ``of_class``: the difference is charged to the class, so that no unit is to be told from it."""
 
     state: str
     age_s: float | None = None
     odd: tuple[str, ...] = ()
+    of_class: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,11 @@ class NightPlan:
     def ends_s(self) -> float:
         """When the last unit is done, as estimated."""
         return max((item.start_s + item.seconds for item in self.items), default=0.0)
+
+    @property
+    def is_covered(self) -> bool:
+        """Does all that is not planned hold a PASS?"""
+        return all(left.code == "current" for left in self.left_out)
 
     def to_json(self) -> dict[str, Any]:
         """The document of a dry run."""

@@ -92,14 +92,12 @@ def plan_campaign(
     needed = controls_for([contract.contract for contract in contracts])
     controls = [wanted_of(load_contract(name, (BUILTIN, *places.search))) for name in needed]
     seen = seen_units(places)
-    units, strange = _units(fleet, there, seen)
+    units, notes = _units(fleet, there, seen)
     names = [each.name for each in wanted]
     history = history_of(names, needed, units, seen, places, now_s)
     minutes = night.budget_minutes if request.budget_minutes is None else request.budget_minutes
     plan = plan_night(wanted, controls, units, history, minutes * 60.0, night.seed)
-    return Planned(
-        loaded, plan, tuple(units), tuple(f"unit {name}: not of this fleet" for name in strange)
-    )
+    return Planned(loaded, plan, tuple(units), tuple(notes))
 
 
 def _units(

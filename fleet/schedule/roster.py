@@ -54,35 +54,43 @@ def expected_units(fleet: Fleet, seen: Sequence[Seen] = ()) -> list[Unit]:
     found: list[Unit] = []
     for node in fleet.nodes:
         if node.devices == 0:
-            found.append(_unit(node, node.label))
+            found.append(_unit(node, node.label, node.cpus))
             continue
         here = [s for s in seen if s.node == node.label and s.unit.startswith("gpu:")]
         known = [s.name for s in sorted(here, key=lambda s: (-s.at_s, s.unit))][: node.devices]
         known += [f"{node.label}/{number}" for number in range(len(known), node.devices)]
-        found += [_unit(node, name) for name in known]
+        found += [_unit(node, name, node.cpus) for name in known]
     return apart(found, seen)
 
 
 def real_units(
     fleet: Fleet, places: Iterable[Place], seen: Sequence[Seen] = ()
 ) -> tuple[list[Unit], list[str]]:
-    """Units of expected nodes that are there; and what is there of no expected node."""
+    """Units of expected nodes that are there, and those that are not; then, in words, which are
+    missing and what is there that nobody expects."""
     nodes = {node.label: node for node in fleet.nodes}
-    found: list[Unit] = []
-    strange: list[str] = []
+    found: dict[str, list[Unit]] = {label: [] for label in nodes}
+    notes: list[str] = []
     for place in places:
         node = nodes.get(place.node_label)
         if node is None or (node.devices > 0) != (place.device is not None):
-            strange.append(place_name(place))
+            notes.append(f"unit {place_name(place)}: not of this fleet, and not used")
         else:
-            found.append(_unit(node, place_name(place)))
-    return apart(found, seen), strange
+            found[node.label].append(_unit(node, place_name(place), place.cpus))
+    for node in fleet.nodes:
+        here = found[node.label]
+        missing = max(node.devices, 1) - len(here)
+        if missing > 0:
+            notes.append(f"node {node.label}: {missing} of {max(node.devices, 1)} units missing")
+            absent = [_unit(node, f"{node.label}, missing {n}", 0) for n in range(missing)]
+            here += [replace(unit, there=False) for unit in absent]
+    return apart([unit for here in found.values() for unit in here], seen), notes
 
 
-def _unit(node: Node, name: str) -> Unit:
-    """Units of a node share its CPUs."""
+def _unit(node: Node, name: str, cpus: int | None) -> Unit:
+    """Units of a node share its CPUs; one each where nobody says how many."""
     units = max(node.devices, 1)
-    cpus = units if node.cpus is None else node.cpus
+    cpus = units if cpus is None else cpus
     return Unit(name, node.label, kind_of(node), cpus // units, node.contracts)
 
 

@@ -1,10 +1,11 @@
-"""Peak memory of the driver with a million records behind it, over that with ten thousand.
+"""Peak memory of the driver with a million records behind it, over that with ten thousand; and with
+a thousand replays of a thousand records, over that with fifty.
 
-    python -m tests.bench.bench_memory [--records 10000 1000000]
+    python -m tests.bench.bench_memory [--records 10000 1000000] [--replays 50 1000]
 
 The driver's whole way through ``certify``, in a process of its own per size: resolve, plan, ledger,
-ingest, judge, for two attempts and the two controls. The attempts land honest rows from processes
-of their own (``landed_attempt``), whose memory does not count. Target 1.2.
+ingest, judge, for two attempts (or so many) and the two controls. The attempts land honest rows
+from processes of their own (``landed_attempt``), whose memory does not count. Target 1.2.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from tests.process_launcher import ROOT, ProcessLauncher, RunningChild, read_lin
 
 TARGET = 1.2
 SIZES = (10_000, 1_000_000)
+REPLAYS = (50, 1000)
+RECORDS_A_REPLAY = 1000
 NAME = "large"
 CONFIGS = ROOT / "configs"
 
@@ -68,7 +71,7 @@ class LandingLauncher(ProcessLauncher):
         return RunningChild(child, ours, process, task, watcher, is_alive(process))
 
 
-def certify_large(folder: Path, records: int) -> dict[str, Any]:
+def certify_large(folder: Path, records: int, replays: int = 2) -> dict[str, Any]:
     """Certify a contract over ``records`` records in this process: verdict and peak memory."""
     places = Places(
         search=(_configs(folder, records // 2), CONFIGS),
@@ -77,7 +80,7 @@ def certify_large(folder: Path, records: int) -> dict[str, Any]:
         cache=folder / "cache",
         scratch=folder / "scratch",
     )
-    request = Request((NAME,), limits=Limits(retries=0))
+    request = Request((NAME,), limits=Limits(retries=0), replays=replays)
     planned = plan_request(request, places, silent)
     peaks = {"planned": _peak_bytes()}
     answer = certify(request, planned, places, LandingLauncher(), silent)
@@ -124,8 +127,18 @@ def bench(sizes: tuple[int, int] = SIZES) -> Result:
     )
 
 
-def _measure(records: int) -> dict[str, Any]:
+def bench_replays(sizes: tuple[int, int] = REPLAYS, records: int = RECORDS_A_REPLAY) -> Result:
+    """The same over numbers of replays."""
+    few, many = (_measure(records, replays) for replays in sizes)
+    ratio = many["peaks"]["judged"] / few["peaks"]["judged"]
+    what = f"{sizes[1]:,} replays over {sizes[0]:,}, {records:,} records each"
+    more = {"few": few, "many": many}
+    return Result(f"peak driver memory, {what}", TARGET, (ratio,), "x", more=more)
+
+
+def _measure(records: int, replays: int = 2) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.bench.bench_memory", "--here", str(records)]
+    command += ["--number", str(replays)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if found["exit_code"] != 0:
@@ -136,6 +149,7 @@ def _measure(records: int) -> dict[str, Any]:
 def run(quick: bool = False) -> Iterator[Result]:
     """One result; ``quick`` for a smoke test."""
     yield bench((200, 2000)) if quick else bench()
+    yield bench_replays((2, 6), 200) if quick else bench_replays()
 
 
 def main() -> None:
@@ -143,11 +157,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--records", type=int, nargs=2, default=SIZES)
     parser.add_argument("--here", type=int, help="records to certify in this process")
+    parser.add_argument("--number", type=int, default=2, help="replays in this process")
+    parser.add_argument("--replays", type=int, nargs=2, help="the second measure alone")
     given = parser.parse_args()
     if given.here:
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(certify_large(Path(folder), given.here)))
+            print(json.dumps(certify_large(Path(folder), given.here, given.number)))
         return
+    if given.replays:
+        return print(json.dumps(bench_replays(tuple(given.replays)).to_json()))
     print(json.dumps(bench(tuple(given.records)).to_json()))
 
 

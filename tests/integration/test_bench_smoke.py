@@ -26,15 +26,17 @@ def bench(output: Path, *names: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_benchmarks_without_torch_run_and_print_one_table(tmp_path: Path) -> None:
-    done = bench(tmp_path / "results.jsonl", "memory", "ingest", "schedule")
+    done = bench(tmp_path / "results.jsonl", "memory", "ingest", "schedule", "dispatch")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [line["bench"].split(",")[0] for line in lines] == [
+        "peak driver memory",
         "peak driver memory",
         "ingest of the narrow hash table",
         "ingest of two attempts",
         "plan of a night",
         "end of a night above the least possible",
+        "useful seconds of a night that loses 2 of 64 units",
     ]
     assert all(line["median"] > 0 and line["n"] > 0 for line in lines)
     assert "median" in done.stdout

@@ -80,6 +80,29 @@ def test_the_doctor_shows_every_node_beside_what_is_expected(
     assert "left" in (text := capfd.readouterr().out) and "found" in text
 
 
+def test_a_night_runs_its_plan_on_the_nodes_that_are_there(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_contract(write_configs(tmp_path / "configs"), "mine", CONTRACT + 'scope = "same-class"\n')
+    (tmp_path / "configs" / "fleets").mkdir()
+    nodes = "".join(f'[[nodes]]\nlabel = "{label}"\n' for label in ("left", "right"))
+    night = '[night]\nbudget_minutes = 200\ncontracts = ["toy", "mine"]\n'
+    (tmp_path / "configs" / "fleets" / "rack.toml").write_text(night + nodes)
+    monkeypatch.setenv("FLEET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    argv = ["campaign", "rack", "--address", address, "--campaign-id", "night-1", "--json"]
+    assert run(argv) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["campaign"] == "night-1"
+    assert {v["contract"]: v["verdict"] for v in found["contracts"]} == {
+        "toy": "PASS", "mine": "PASS",
+    }  # fmt: skip
+    assert [control["mismatches"] for control in found["controls"]] == [[], []]
+    assert run([*argv[:4], "--json"]) == 0  # everything holds a PASS by now
+    left = json.loads(capfd.readouterr().out)
+    assert (left["plan"], {each["code"] for each in left["left_out"]}) == ([], {"current"})
+
+
 FLEET = f"""[night]
 budget_minutes = 1
 contracts = ["toy"]

@@ -152,6 +152,19 @@ def test_a_node_that_is_narrowed_gets_nothing_else_and_few_cpus_are_said() -> No
     )
 
 
+def test_a_unit_that_is_missing_runs_nothing_and_a_class_of_such_is_said() -> None:
+    gone = replace(FOUR[1], there=False)
+    found = plan(wanted("a", "b"), (FOUR[0], gone))
+    assert {i.unit.name for i in found.items} == {"u0"}
+    elsewhere = replace(gone, kind="Y")
+    out = plan(wanted("a"), (FOUR[0], elsewhere), History(looks={"u1": ("a",)})).left_out
+    assert [(left.kind, left.code) for left in out] == [("Y", "cannot-run"), ("Y", "cannot-run")]
+    assert {left.why for left in out} == {
+        "no unit of its class is there",
+        "quarantined unit u1: that contract cannot run there tonight",
+    }
+
+
 def test_a_regression_is_replayed_on_the_odd_unit_and_on_one_that_is_not() -> None:
     states = known(a=Known("REGRESSED", DAY_S, odd=("u2",)))
     found = named(plan(wanted("a"), FOUR, History(states)))
@@ -162,6 +175,21 @@ def test_a_regression_is_replayed_on_the_odd_unit_and_on_one_that_is_not() -> No
     assert len({item.unit.name for item in unknown}) == 2
     alone = named(plan(wanted("a"), ONE, History(states)))
     assert [item.unit.name for item in alone] == ["u0"]
+
+
+def test_a_regression_whose_charge_is_settled_is_not_replayed_every_night() -> None:
+    of_class = Known("REGRESSED", DAY_S, odd=("u0", "u1"), of_class=True)
+    of_unit = Known("REGRESSED", DAY_S, odd=("u2",))
+    history = History(known(a=of_class, b=of_unit), looks={"u2": ("b",)})
+    found = plan(wanted("a", "b"), FOUR, history)
+    assert {i.reason for i in named(found)} == {"look"}
+    assert {left.contract: left.why.partition(":")[0] for left in found.left_out} == {
+        "a": "REGRESSED, charged to its class",
+        "b": "REGRESSED, its odd units are quarantined",
+    }
+    both = Known("REGRESSED", DAY_S, odd=("u2", "u3"))
+    some = plan(wanted("b"), FOUR, History(known(b=both), looks={"u2": ("b",)}))
+    assert {i.reason for i in named(some)} == {"look", "regressed"}
 
 
 # quarantine

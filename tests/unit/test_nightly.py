@@ -197,8 +197,8 @@ def test_a_control_that_does_not_behave_on_a_unit_costs_the_night_its_0(tmp_path
 
 def test_a_night_with_nothing_due_runs_nothing(night: Path) -> None:
     launcher = FakeLauncher()
-    _, answer = night_run(night, launcher)
-    assert (answer, launcher.tasks) == (None, [])
+    told, answer = night_run(night, launcher)
+    assert (answer, launcher.tasks, told.plan.is_covered) == (None, [], True)
 
 
 def test_units_that_the_fleet_does_not_expect_are_not_used(tmp_path: Path) -> None:
@@ -206,7 +206,12 @@ def test_units_that_the_fleet_does_not_expect_are_not_used(tmp_path: Path) -> No
     write_fleet(tmp_path, "left", contracts='"toy"')
     launcher = FakeLauncher(labels=("test-node",))
     told, answer = night_run(tmp_path, launcher)
-    assert (answer, told.notes) == (None, ("unit test-node: not of this fleet",))
+    assert (answer, launcher.tasks) == (None, [])
+    assert told.notes == (
+        "unit test-node: not of this fleet, and not used", "node left: 1 of 1 units missing",
+    )  # fmt: skip
+    assert [left.why for left in told.plan.left_out] == ["no unit of its class is there"]
+    assert not told.plan.is_covered
 
 
 @pytest.mark.parametrize("name", ["a/b", "decisions-x", "planned-x", ".hidden", "a b"])

@@ -63,10 +63,15 @@ def test_an_expected_device_is_called_by_the_uuid_that_was_seen_there_last() -> 
 
 
 def test_only_what_the_fleet_expects_is_used_and_the_rest_is_said() -> None:
-    nodes = fleet(Node(label="gpu-a", devices=1), Node(label="left"))
+    nodes = fleet(Node(label="gpu-a", devices=2), Node(label="left"))
     there = [Place("gpu-a", gpu("G1"), 4), Place("left", gpu("G2")), Place("strange", None)]
-    found, strange = real_units(nodes, there)
-    assert ([u.name for u in found], strange) == (["G1"], ["G2", "strange"])
+    found, notes = real_units(nodes, there)
+    assert [(u.name, u.cpus) for u in found if u.there] == [("G1", 2)]
+    assert [u.node for u in found if not u.there] == ["gpu-a", "left"]
+    assert notes == [
+        "unit G2: not of this fleet, and not used", "unit strange: not of this fleet, and not used",
+        "node gpu-a: 1 of 2 units missing", "node left: 1 of 1 units missing",
+    ]  # fmt: skip
 
 
 def test_units_of_one_class_that_showed_several_platforms_are_of_several() -> None:
