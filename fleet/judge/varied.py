@@ -81,7 +81,7 @@ def with_counterfactual(
     if agreeing:
         words = f"{called}: all {agreeing} replays {own} agree"
     else:
-        words = f"undecided between {called} and a race"
+        words = f"undecided: {called}, or a race"
         if not exact.good:
             words += " (no exact repeats to compare with: certify with --vary none)"
     return replace(verdict, reason=f"{verdict.reason}; {words}")

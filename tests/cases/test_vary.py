@@ -54,7 +54,7 @@ def test_a_neighbour_too_few_is_void(outcome: Outcome) -> None:
 
 @pair({1: "flipped_bit"}, spec=ORDER)
 def test_a_difference_in_a_varied_set_is_a_fail_and_its_cause_undecided(outcome: Outcome) -> None:
-    words = ("undecided between depends on the order of the samples and a race",)
+    words = ("undecided: depends on the order of the samples, or a race",)
     expect_fail(outcome, (2, 3), *words, stage="logits", mismatches=1)
 
 

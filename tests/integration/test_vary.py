@@ -148,7 +148,7 @@ def test_without_exact_repeats_it_stays_undecided_and_batches_bring_another_orde
     verdict = certified(tmp_path, "carrying_linear", (BATCH,))[BATCH]
     assert verdict.verdict == "FAIL"
     assert verdict.reason.endswith(
-        "undecided between shape-dependent or order-dependent, repeatable and a race "
+        "undecided: shape-dependent or order-dependent, repeatable, or a race "
         "(no exact repeats to compare with: certify with --vary none)"
     )
 

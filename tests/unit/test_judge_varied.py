@@ -96,7 +96,7 @@ def test_a_joined_claim_is_another_one_than_its_parts() -> None:
 
 
 AGREE = "all 3 replays in the contract's own order agree"
-UNDECIDED = "undecided between depends on the order of the samples and a race"
+UNDECIDED = "undecided: depends on the order of the samples, or a race"
 EXACT = [exact("x"), exact("y", slot=1)]
 FAILING = [varied("a", {}), varied("b", SEED, OTHER, slot=1)]
 BROKEN_OFF = ended("z", OTHER[:3], "FAILED", "killed", vary=("order",)), OTHER[:3]
