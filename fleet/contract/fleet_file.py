@@ -74,8 +74,8 @@ class Node(Table):
     """One expected node. ``label``: of the node label ``fleet.dev/node``, or the host name of a
     node without one; the machine that reads the file when it is left out.
 
-    ``devices``: how many NVIDIA devices, 0 for a CPU. ``cpus``: at least so many, one a unit when
-    left out. ``contracts``: those of the night that run here, all when left out.
+    ``devices``: how many NVIDIA devices, 0 for a CPU. ``cpus``: at least so many, shared by the
+    devices. ``contracts``: those of the night that run here, all when left out.
     """
 
     label: Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")] = ""

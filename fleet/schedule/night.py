@@ -77,8 +77,10 @@ def plan_night(
     looks, unseen = night.looks({each.name: each for each in wanted})
     night.begin(controls, [*due, *(pending for _, pending in looks)])
     out += unseen
+    elsewhere = {pending.claim for pending in due}
     for unit, pending in looks:
-        out += night.look(unit, pending, alone=pending.claim not in {p.claim for p in due})
+        out += night.look(unit, pending, alone=pending.claim not in elsewhere)
+        elsewhere.add(pending.claim)
     for pending in sorted(due, key=lambda p: (URGENCY[p.reason], -p.seconds, night.tie(*p.claim))):
         out += night.place(pending)
     return NightPlan(tuple(_numbered(_needed(night.items, wanted))), tuple(out), budget_s, seed)
@@ -143,6 +145,10 @@ class _Pending:
         return self.reason == "regressed" and not self.claim.vary
 
 
+def _is_small(unit: Unit, wanted: Wanted) -> bool:
+    return unit.cpus is not None and unit.cpus < wanted.threads
+
+
 @dataclass
 class _Night:
     """What is laid out so far: when each unit is free, and the items in the order placed."""
@@ -201,7 +207,7 @@ class _Night:
                 if unit.kind == kind
                 and unit.there
                 and unit.takes(name)
-                and unit.cpus >= pending.wanted.threads
+                and not _is_small(unit, pending.wanted)
                 and unit.name not in self.history.looks
             ]
         return self.allowed[name, kind]
@@ -298,14 +304,13 @@ class _Night:
         self.free_s[unit.name] = start_s + seconds
 
     def _cannot(self, pending: _Pending, able: Sequence[Unit]) -> LeftOut:
-        threads = pending.wanted.threads
         there = [unit for unit in self.units if unit.kind == pending.claim.kind and unit.there]
         if able:
             why = f"same-class compares two units, and only {able[0].name} can run it"
         elif not there:
             why = "no unit of its class is there"
-        elif any(unit.cpus < threads for unit in there):
-            why = f"takes {threads} CPUs, more than a unit of its class has"
+        elif any(_is_small(unit, pending.wanted) for unit in there):
+            why = f"takes {pending.wanted.threads} CPUs, more than a unit of its class has"
         else:
             why = "every unit that may run it is quarantined"
         return LeftOut(*pending.claim, "cannot-run", why)

@@ -21,13 +21,14 @@ class Unit:
     """Where one replay runs at a time. ``name``: a device's UUID, or the label of its node.
 
     ``kind``: its class; units of one kind are exchangeable. ``contracts``: those that may run here,
-    all when None. ``there``: not one that is expected and missing.
+    all when None. ``cpus``: of a replay there, None where nobody says. ``there``: not one that is
+    expected and missing.
     """
 
     name: str
     node: str
     kind: str
-    cpus: int = 1
+    cpus: int | None = None
     contracts: tuple[str, ...] | None = None
     there: bool = True
 

@@ -88,10 +88,9 @@ def real_units(
 
 
 def _unit(node: Node, name: str, cpus: int | None) -> Unit:
-    """Units of a node share its CPUs; one each where nobody says how many."""
-    units = max(node.devices, 1)
-    cpus = units if cpus is None else cpus
-    return Unit(name, node.label, kind_of(node), cpus // units, node.contracts)
+    """Units of a node share its CPUs."""
+    share = None if cpus is None else cpus // max(node.devices, 1)
+    return Unit(name, node.label, kind_of(node), share, node.contracts)
 
 
 def apart(units: Sequence[Unit], seen: Sequence[Seen]) -> list[Unit]:

@@ -145,7 +145,7 @@ def test_a_node_that_is_narrowed_gets_nothing_else_and_few_cpus_are_said() -> No
     units = replace(FOUR[0], contracts=("a",)), FOUR[1]
     found = named(plan(wanted("a", "b", "c", "d"), units))
     assert {i.contract for i in found if i.unit.name == "u0"} <= {"a"}
-    (left,) = plan(wanted("a", threads=2)).left_out
+    (left,) = plan(wanted("a", threads=2), (replace(ONE[0], cpus=1),)).left_out
     assert (left.code, left.why) == (
         "cannot-run",
         "takes 2 CPUs, more than a unit of its class has",
@@ -212,6 +212,13 @@ def test_a_look_at_what_is_not_due_has_two_replays_elsewhere_under_controls() ->
     assert len({i.unit.name for i in looks}) == 2 and "u1" in {i.unit.name for i in looks}
     controlled = {i.unit.name for i in found.items if i.role == "control"}
     assert controlled == {"u0", "u2", "u3"}
+
+
+def test_two_looks_at_one_contract_share_the_replays_elsewhere() -> None:
+    states, looks = known(a=Known("PASS", DAY_S)), {"u1": ("a",), "u2": ("a",)}
+    found = named(plan(wanted("a"), FOUR, History(states, looks=looks)))
+    units = [item.unit.name for item in found]
+    assert (len(units), {"u1", "u2"} < set(units)) == (3, True)
 
 
 def test_a_quarantine_by_a_contract_that_does_not_run_tonight_is_said() -> None:

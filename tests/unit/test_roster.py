@@ -40,8 +40,8 @@ def test_expected_units_share_a_nodes_cpus_and_its_contracts() -> None:
     assert [(u.name, u.node, u.kind, u.cpus, u.contracts) for u in found] == [
         ("gpu-a/0", "gpu-a", "NVIDIA H200", 8, ("a",)),
         ("gpu-a/1", "gpu-a", "NVIDIA H200", 8, ("a",)),
-        ("left", "left", "CPU", 1, None),
-        ("right/0", "right", "NVIDIA device", 1, None),
+        ("left", "left", "CPU", None, None),
+        ("right/0", "right", "NVIDIA device", None, None),
     ]
 
 
