@@ -20,7 +20,7 @@ import typer.exceptions
 from rich.console import Console
 
 import fleet
-from fleet import fleet_verbs
+from fleet import fleet_verbs, report_verbs
 from fleet.errors import FleetError, UsageError
 from fleet.options import (
     CampaignId,
@@ -334,6 +334,7 @@ def logs(
 
 
 app.command()(fleet_verbs.doctor)
+app.command()(report_verbs.report)
 
 
 @contract_app.command("check")
