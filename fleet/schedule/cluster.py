@@ -241,7 +241,7 @@ class RayCluster:
         self._sink = RaySink()
         self.meter = Meter(self._sink)
         self._nodes: dict[str, dict[str, Any]] = {}
-        for node in sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: str(n["NodeID"])):
+        for node in sorted(_usable(ray.nodes()), key=lambda n: str(n["NodeID"])):
             self._nodes.setdefault(_label(node), node)
         self._watchers: dict[str, tuple[Any, dict[str, Any]]] = {}
         self._reserved: set[str] = set()
@@ -254,8 +254,7 @@ class RayCluster:
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         try:
-            if failed is None:
-                self._sink.linger()
+            self._sink.close(linger=failed is None)
         finally:
             ray.shutdown()
 
@@ -416,6 +415,12 @@ class RayCluster:
         except RayError as error:
             raise AttemptFailed("start", _first_lines(error)) from error
         return _RunningActor(actor, watch, Process(**raw), identity, task, seen)
+
+
+def _usable(nodes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that run replays: a head that offers no CPU is there for the driver alone."""
+    alive = [node for node in nodes if node["Alive"]]
+    return [node for node in alive if node["Resources"].get("CPU", 0) >= 1] or alive
 
 
 def _label(node: Mapping[str, Any]) -> str:
