@@ -51,6 +51,7 @@ def value(found: dict[str, str], name: str, *labels: str) -> float:
     return float(only)
 
 
+@pytest.mark.slow
 def test_a_level_is_served_for_as_long_as_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray forgets a gauge that is not set again: this one is set once."""
     monkeypatch.setenv("RAY_metrics_report_interval_ms", "1000")
