@@ -107,8 +107,7 @@ class RayCluster:
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         try:
-            if failed is None:
-                self._sink.linger()
+            self._sink.close(linger=failed is None)
         finally:
             ray.shutdown()
 
@@ -171,7 +170,7 @@ class RayCluster:
 
     def _look_again(self) -> None:
         """Nodes by label; one that came back has a new id, and its old watcher is gone with it."""
-        alive = sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: str(n["NodeID"]))
+        alive = sorted(_usable(ray.nodes()), key=lambda n: str(n["NodeID"]))
         found: dict[str, dict[str, Any]] = {}
         for node in alive:
             found.setdefault(_label(node), node)
@@ -373,6 +372,12 @@ def _unit_there(asked: tuple[Device | None, Any], answer: Any) -> UnitThere:
         return UnitThere(uuid, name, why=first_lines(error))
     finally:
         ray.kill(actor, no_restart=True)
+
+
+def _usable(nodes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that run replays: a head that offers no CPU is there for the driver alone."""
+    alive = [node for node in nodes if node["Alive"]]
+    return [node for node in alive if node["Resources"].get("CPU", 0) >= 1] or alive
 
 
 def _label(node: Mapping[str, Any]) -> str:
