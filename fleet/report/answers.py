@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from fleet.contract.model import Contract, Expect, Require
 from fleet.evidence.landing import Landing
+from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
 from fleet.judge.compare import PairComparison, compare_rows
 from fleet.judge.sets import in_order
+from fleet.judge.successors import Shown, predecessors
 from fleet.judge.tracing.culprit import Localisation
 from fleet.judge.verdict import Verdict
 from fleet.report.traces import Traced, own_trace, traced
@@ -75,6 +78,24 @@ class Answers:
     _compared: dict[Pair, PairComparison] = field(default_factory=dict)
     _traced: dict[tuple[str, ...], Traced] = field(default_factory=dict)
     _own: dict[tuple[str, ...], Localisation | None] = field(default_factory=dict)
+
+    @cached_property
+    def predecessors(self) -> dict[str, tuple[str, ...]]:
+        """Platform -> those that its units showed just before; platforms that could not be read in
+        full are one attempt's own and left out."""
+        odd = {
+            name
+            for name, body in queries.platforms(self.store.con).items()
+            if Platform(body["facts"]).unreadable_facts()
+        }
+        shown = (Shown(*row) for row in queries.shown_platforms(self.store.con))
+        return predecessors(change for change in shown if change.platform not in odd)
+
+    @cached_property
+    def present(self) -> frozenset[str]:
+        """Platforms that some unit showed last."""
+        newest = queries.newest_platforms(self.store.con).values()
+        return frozenset(platform for platform, _ in newest)
 
     def campaign(
         self, campaign: str, named: Sequence[Asked], controls: Sequence[Asked]
