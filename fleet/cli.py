@@ -122,10 +122,9 @@ def status(
     from fleet.report.document import status_document
     from fleet.report.status import exit_code, status_rows
     from fleet.report.terminal import print_status
-    from fleet.store.open import open_reader
 
     places = where.places()
-    with open_reader(where.store) as store:
+    with places.open_store() as store:
         answers = Answers(store, where.mirrored())
         rows = status_rows(answers, contracts or [], places.search, places.cache, time.time())
     form.show(status_document(rows), print_status, rows)
@@ -137,10 +136,9 @@ def status(
 def units(where: Where, form: Form) -> None:
     """Every unit: replays, how many were odd, suspicion, quarantine, when it was last seen."""
     from fleet.report.units import print_units, unit_rows, units_document
-    from fleet.store.open import open_reader
 
     places = where.places()
-    with open_reader(where.store) as store:
+    with places.open_store() as store:
         rows = unit_rows(store, places.open_landing(), time.time())
     form.show(units_document(rows), print_units, rows)
 
@@ -156,9 +154,8 @@ def diff(
     """Compare two attempts or two platforms; says what differs and blames nothing."""
     from fleet.report.answers import Answers
     from fleet.report.diff import compare, print_diff
-    from fleet.store.open import open_reader
 
-    with open_reader(where.store) as store:
+    with where.places().open_store() as store:
         found = compare(Answers(store, where.mirrored()), a, b)
     form.show(found.to_json(), print_diff, found)
     raise typer.Exit(found.exit_code())

@@ -27,7 +27,7 @@ VERDICT_FILE = "FLEET_VERDICT_FILE"
 OWN = ("--json", "--output", "--dry-run", "--help", "--version")
 """Options that print something else than verdicts, or that the job passes itself."""
 
-PLACES = ("--store", "--landing", "--configs")
+PLACES = ("--store", "--landing", "--configs", "--trusted-keys")
 
 
 def main(verb: str, then: Sequence[str] = ()) -> None:

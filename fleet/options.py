@@ -46,7 +46,9 @@ def _campaign_id(given: str | None) -> str | None:
     raise typer.BadParameter(f"expected letters, digits, dots and dashes, got {given!r}")
 
 
-CAMPAIGN_ID = r"(?!decisions-|pruned-|planned-)[A-Za-z0-9][A-Za-z0-9.-]{0,79}"
+CAMPAIGN_ID = (
+    r"(?!decisions-|pruned-|planned-|retracted-|certificates-)[A-Za-z0-9][A-Za-z0-9.-]{0,79}"
+)
 """Some names are of chains that are no campaigns."""
 
 CampaignId = Annotated[
@@ -86,6 +88,13 @@ class Where:
         str | None,
         typer.Option(help="Folders with contracts/ and datasets/; else FLEET_CONFIGS."),
     ] = None
+    trusted_keys: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="FLEET_TRUSTED_KEYS",
+            help="File of the keys whose retractions count; else `keys` in the config path.",
+        ),
+    ] = None
 
     def device(self) -> str | None:
         """``FLEET_DEVICE``: ``cpu`` or an NVIDIA device's UUID; None for the first there is."""
@@ -101,21 +110,24 @@ class Where:
         """Options and the environment as paths.
 
         Raises:
-            UsageError: a folder of ``configs`` is not there.
+            UsageError: a folder of ``configs`` is not there, or a trusted key is none.
         """
         from fleet.contract.load import config_path
+        from fleet.evidence.trusted import trusted_keys
         from fleet.replay.checkpoint import default_cache
         from fleet.schedule.certify import Places
 
         cache = default_cache(os.environ)
         landing, remote = self.site()
+        search = config_path(self.configs, os.environ)
         return Places(
-            search=config_path(self.configs, os.environ),
+            search=search,
             store=self.store,
             landing=landing,
             cache=cache,
             scratch=cache / "scratch",
             remote=remote,
+            trusted=trusted_keys(self.trusted_keys, search),
         )
 
     def site(self) -> tuple[Path, Remote | None]:

@@ -69,12 +69,11 @@ def store_prune(
     from fleet.evidence.landing import Landing
     from fleet.schedule.certify import ingest_and_publish
     from fleet.schedule.pruning import DAY_S, plan_prune, prune
-    from fleet.store.open import open_reader
 
     with progress("looking for rows that may go") as say:
         landing = where.pulled()
         ingest_and_publish(where.store, landing)
-        with open_reader(where.store) as store:
+        with where.places().open_store() as store:
             found = plan_prune(store, landing, older_than * DAY_S)
         if not dry_run:
             writable = Landing.open(landing.root, create=True, remote=landing.remote)

@@ -29,16 +29,21 @@ DECISIONS = "decisions-"
 NIGHT = "planned-"
 """Nor are these: each holds what a night planned, and did not run; its campaigns are one a unit."""
 
+RETRACTIONS, CERTIFICATES = "retracted-", "certificates-"
+"""Nor are these: signed withdrawals of evidence, and the log of certificates."""
+
 Kind = Literal[
     "campaign", "planned", "started", "go", "gone", "accepted", "given_up", "controls", "closed",
     "quarantined", "released", "pruned", "resumed", "night", "left_out",
+    "retracted", "issued", "revoked",
 ]  # fmt: skip
 """campaign: opened, with its contracts · planned · started: process identity seen alive · go: the
 token that lets it use its unit, and after which attempt there · gone: death observed, from where ·
 accepted: manifest digest · given_up: FAILED or LOST with its cause · controls: which contracts were
 this campaign's controls · closed: its driver writes nothing more · resumed: another one goes on ·
 night, left_out: in the chain of a night · quarantined, released: decisions about a unit, in chains
-of their own · pruned: an attempt of another chain keeps a summary for its rows."""
+of their own · pruned: an attempt of another chain keeps a summary for its rows · retracted: a
+signed record withdraws an attempt · issued, revoked: of certificates."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +106,23 @@ def chain_folder(landing: Landing, campaign: str) -> Path:
 
 def campaigns(landing: Landing) -> list[str]:
     """Campaign names, sorted."""
-    return [name for name in _chains(landing) if not name.startswith((DECISIONS, NIGHT))]
+    others = (DECISIONS, NIGHT, RETRACTIONS, CERTIFICATES)
+    return [name for name in _chains(landing) if not name.startswith(others)]
 
 
 def decision_chains(landing: Landing) -> list[str]:
     """Names of the chains that hold decisions, sorted."""
     return [name for name in _chains(landing) if name.startswith(DECISIONS)]
+
+
+def retraction_chains(landing: Landing) -> list[str]:
+    """Names of the chains that hold retractions, sorted."""
+    return [name for name in _chains(landing) if name.startswith(RETRACTIONS)]
+
+
+def certificate_chains(landing: Landing) -> list[str]:
+    """Names of the chains of the log of certificates, sorted."""
+    return [name for name in _chains(landing) if name.startswith(CERTIFICATES)]
 
 
 def _chains(landing: Landing) -> list[str]:

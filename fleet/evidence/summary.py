@@ -7,7 +7,7 @@ attempt (law 2) and no verdict.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fleet.evidence.manifest import Process
@@ -63,6 +63,30 @@ class Power:
 
 
 @dataclass(frozen=True)
+class Withdrawal:
+    """A retraction as a reader sees it. ``by``: the id of its key, ``name``: what the reader calls
+    that key; ``ignored``: why it does not count, None when it does."""
+
+    attempt: str
+    reason: str
+    by: str
+    name: str
+    at: str
+    ignored: str | None
+
+    def in_words(self) -> str:
+        """For a person."""
+        who = f"key {self.by[:12]}" + (f" ({self.name})" if self.name else "")
+        if self.ignored is None:
+            return f"attempt {self.attempt} was retracted {self.at} by {who}: {self.reason}"
+        return f"retraction of attempt {self.attempt} ignored: {self.ignored} ({who}, {self.at})"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class AttemptSummary:
     """What the judge knows of one attempt. Digests are ``sha256:<hex>`` text.
 
@@ -73,6 +97,7 @@ class AttemptSummary:
     why its hooks may have changed what they watched, or None. ``varied``: what it took in place of
     the contract's own values; ``effective`` and its digests leave out what follows from that.
     ``pruned``: its rows are gone, by a decision that the ledger holds; all else is as it was.
+    ``withdrawals``: retractions of it, as whoever reads it sees them; none is ever stored here.
     """
 
     attempt: str
@@ -101,15 +126,21 @@ class AttemptSummary:
     trace: dict[str, Any] = field(default_factory=dict)
     varied: dict[str, Any] = field(default_factory=dict)
     pruned: bool = False
+    withdrawals: tuple[Withdrawal, ...] = ()
 
     @property
     def is_reference(self) -> bool:
         """Did it take the contract's own values?"""
         return not self.varied
 
+    @property
+    def retracted(self) -> bool:
+        """Was its evidence withdrawn, by a key that counts?"""
+        return any(each.ignored is None for each in self.withdrawals)
+
     def to_json(self) -> dict[str, Any]:
         """JSON-able form, the inverse of :meth:`from_json`."""
-        return asdict(self)
+        return asdict(replace(self, withdrawals=()))
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> AttemptSummary:
@@ -123,5 +154,6 @@ class AttemptSummary:
                 "process": Process(**raw["process"]) if raw["process"] else None,
                 "power": Power(**raw["power"]) if raw["power"] else None,
                 "warnings": tuple(raw["warnings"]),
+                "withdrawals": (),
             }
         )

@@ -132,6 +132,7 @@ def attempts(
             "unit": s.unit,
             "rows": s.rows,
         }
+        | ({"retracted": True} if s.retracted else {})
         for s in shown
     )
 

@@ -29,6 +29,13 @@ from fleet.judge.findings import Comparisons, Findings
 from fleet.judge.outcome import Outcome, decided
 from fleet.judge.platforms import parted
 from fleet.judge.present import check_expectation, exit_code, status_of, verdict_lines
+from fleet.judge.retracted import (
+    any_retracted,
+    restored,
+    retraction_lines,
+    with_retractions,
+    with_withdrawn,
+)
 from fleet.judge.sets import SetKey, groups, in_order, pairs_needed, set_key
 from fleet.judge.sufficiency import Evidence
 from fleet.judge.tracing.throughout import proven_by, with_execution
@@ -41,6 +48,7 @@ __all__ = [
     "Outcome",
     "PairComparison",
     "SetKey",
+    "any_retracted",
     "campaigns_of",
     "check_expectation",
     "compare_rows",
@@ -57,11 +65,15 @@ __all__ = [
     "pairs_needed",
     "pairs_needed_for_campaign",
     "proven_by",
+    "restored",
+    "retraction_lines",
     "status_of",
     "verdict_lines",
     "with_counterfactual",
     "with_culprit",
     "with_execution",
+    "with_retractions",
+    "with_withdrawn",
 ]
 
 NO_CONTROLS: Mapping[str, Sequence[str]] = {}

@@ -99,6 +99,8 @@ def grades_up_to(grade: str) -> tuple[str, ...]:
 
 def objection(summary: AttemptSummary, require: Require) -> Cause | None:
     """Why an attempt cannot help a PASS, or None."""
+    if summary.retracted:
+        return Cause("retracted", "its evidence was withdrawn")
     if summary.state != "COMPLETE":
         return summary.cause or Cause("missing-evidence", f"{summary.state} without a cause")
     if summary.accepted_at_s is None:
@@ -197,10 +199,12 @@ def _class(summary: AttemptSummary) -> object:
 
 
 def _rows_count(summary: AttemptSummary) -> bool:
-    """What changed at its source after it was mirrored takes no row back that was mirrored."""
+    """What changed at its source after it was mirrored takes no row back that was mirrored; what a
+    key that counts retracted has no row that does (law 3)."""
     cause = summary.cause
     foreign = cause is not None and cause.code in FOREIGN and not cause.details.get("original_kept")
-    return summary.rows > 0 and not foreign and not summary.pruned
+    kept = not summary.pruned and not summary.retracted
+    return summary.rows > 0 and not foreign and kept
 
 
 def _reference(other: AttemptSummary, good: Sequence[AttemptSummary]) -> AttemptSummary:

@@ -15,6 +15,7 @@ from fleet.contract.model import Require
 from fleet.evidence.states import RETRIED, Cause
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge.bounds import fewest_replays
+from fleet.judge.retracted import restored
 from fleet.judge.sets import in_order, is_good, objection
 
 
@@ -84,17 +85,18 @@ class Evidence:
 
 
 def _used_before(attempts: Sequence[AttemptSummary], require: Require) -> dict[str, AttemptSummary]:
-    """The later of two replays of one process is not fresh, whichever campaign the first is of."""
+    """The later of two replays of one process is not fresh, whichever campaign the first is of, and
+    whether or not the first was retracted."""
     seen: dict[object, AttemptSummary] = {}
     used: dict[str, AttemptSummary] = {}
-    for s in in_order(attempts):
+    for s in in_order(restored(attempts)):
         if is_good(s, require) and seen.setdefault(s.process, s) is not s:
             used[s.attempt] = seen[s.process]
     return used
 
 
 def _void(mine: Sequence[AttemptSummary]) -> Cause | None:
-    """One VOID attempt voids its campaign: it is not retried, and not outvoted."""
+    """One VOID attempt voids its campaign: it is not retried, not outvoted, and not retracted."""
     for s in mine:
         if s.state == "VOID":
             cause = s.cause or Cause("missing-evidence", "VOID without a cause")

@@ -24,7 +24,9 @@ class Verdict:
     ``arms``: arm -> grade -> {verdict, exact, total, rate}; ``exact`` counts a grade's own fields,
     its ``verdict`` includes every lower grade. Metric is one value per arm: all of its records are
     exact, or none. ``accepted_at_s``: newest acceptance in the campaign that a PASS rests on.
-    ``culprit`` and ``fault`` are named by a trace only.
+    ``culprit`` and ``fault`` are named by a trace only. ``retractions``: every one of an attempt of
+    this execution id, those that are ignored too; ``without_retractions``: verdict and reason if
+    none of them counted, None where that is the same verdict.
     """
 
     contract: str
@@ -59,6 +61,8 @@ class Verdict:
     accepted_at_s: float | None = None
     culprit: dict[str, Any] | None = None
     fault: str | None = None
+    retractions: tuple[dict[str, Any], ...] = ()
+    without_retractions: dict[str, str] | None = None
     rule_version: int = RULE_VERSION
 
     def to_json(self) -> dict[str, Any]:

@@ -113,8 +113,22 @@ class Answers:
         return CampaignAnswer(campaign, verdicts, tuple(control_answers), behaved)
 
     def verdict(self, campaign: str, asked: Asked, controls_failed: Sequence[str] = ()) -> Verdict:
-        """One contract's verdict for one campaign."""
+        """One contract's verdict for one campaign, with the retractions of its evidence."""
         summaries = queries.summaries(self.store.con, execution_id=asked.execution_id)
+        verdict = self._verdict(campaign, asked, controls_failed, summaries)
+        if rules.any_retracted(summaries):
+            everything = rules.restored(summaries)
+            without = self._verdict(campaign, asked, controls_failed, everything)
+            verdict = rules.with_withdrawn(verdict, without)
+        return rules.with_retractions(verdict, summaries)
+
+    def _verdict(
+        self,
+        campaign: str,
+        asked: Asked,
+        controls_failed: Sequence[str],
+        summaries: Sequence[AttemptSummary],
+    ) -> Verdict:
         if asked.expect is not None and asked.expect.culprit is not None:
             about = self.traced(campaign, summaries)
             return self._of_trace(campaign, asked, summaries, about)
@@ -147,7 +161,7 @@ class Answers:
         traced throughout, with what later traces prove of that call; else by later traces."""
         later = self.traced(campaign, summaries).found
         certified = [s for s in summaries if s.campaign == campaign and s.purpose == "certify"]
-        mine = [s for s in certified if not s.pruned]
+        mine = [s for s in certified if not s.pruned and not s.retracted]
         key = tuple(s.attempt for s in mine)
         if key not in self._own:
             self._own[key] = own_trace(self.landing, mine)
@@ -156,7 +170,8 @@ class Answers:
 
     def traced(self, campaign: str, summaries: Sequence[AttemptSummary]) -> Traced:
         """What the campaign's traced attempts among these say; read once."""
-        mine = [s for s in summaries if s.campaign == campaign and s.purpose == "trace"]
+        traces = [s for s in summaries if s.campaign == campaign and s.purpose == "trace"]
+        mine = [s for s in traces if not s.retracted]
         key = tuple(s.attempt for s in mine)
         if key not in self._traced:
             self._traced[key] = traced(self.landing, mine)

@@ -210,6 +210,7 @@ def rows_of(
         elif sum(other.vary == key.vary for other in groups) == 1:
             rows.append(_row(answers, asked, key, members, [], controls, facts, now_s))
     rows = [_with_traces(answers, row, asked, summaries) for row in rows]
+    rows = [_with_retractions(row, summaries) for row in rows]
     rows = [replace(row, apart=_apart(row, asked, groups, facts)) for row in rows]
     rows = [_since(answers, row, asked, groups, controls) for row in rows]
     untraced = [r for r in rows if not (r.verdict and r.verdict.traced)]
@@ -361,6 +362,27 @@ def _label(facts: Mapping[str, Any], platform: str) -> str:
     return Platform(facts[platform]["facts"]).label() if platform in facts else "unknown"
 
 
+def _with_retractions(row: StatusRow, summaries: Sequence[AttemptSummary]) -> StatusRow:
+    if row.verdict is None:
+        return row
+    return replace(row, verdict=rules.with_retractions(row.verdict, summaries))
+
+
+def _judged(
+    answers: Answers,
+    asked: Asked,
+    members: list[AttemptSummary],
+    homeless: list[AttemptSummary],
+    controls: ControlsByCampaign,
+) -> Verdict:
+    """The judge's word on one set, over all campaigns."""
+    compared = answers.comparisons(rules.pairs_needed(members, asked.require), asked.dtype)
+    return rules.judge(
+        members, asked.require, compared, campaign=None, contract_name=asked.name,
+        controls_failed_in=controls, siblings=homeless,
+    )  # fmt: skip
+
+
 def _row(
     answers: Answers,
     asked: Asked,
@@ -373,10 +395,11 @@ def _row(
 ) -> StatusRow:
     compared = answers.comparisons(rules.pairs_needed(members, asked.require), asked.dtype)
     name = asked.name
-    verdict = rules.judge(
-        members, asked.require, compared, campaign=None, contract_name=name,
-        controls_failed_in=controls, siblings=homeless,
-    )  # fmt: skip
+    verdict = _judged(answers, asked, members, homeless, controls)
+    if rules.any_retracted([*members, *homeless]):
+        everything, others = rules.restored(members), rules.restored(homeless)
+        without = _judged(answers, asked, everything, others, controls)
+        verdict = rules.with_withdrawn(verdict, without)
     failed = verdict.verdict == "FAIL"
     at = verdict.accepted_at_s
     state = rules.status_of(verdict, at, asked.require.valid_days, now_s, previous=False)

@@ -15,7 +15,7 @@ from rich.text import Text
 from fleet.contract.vary import in_words
 from fleet.evidence.decisions import Decision
 from fleet.judge.charge import Charge
-from fleet.judge.rules import verdict_lines
+from fleet.judge.rules import retraction_lines, verdict_lines
 from fleet.judge.verdict import Verdict
 from fleet.report import screen
 from fleet.report.answers import CampaignAnswer, ControlAnswer
@@ -82,6 +82,8 @@ def _print_details(console: Console, verdict: Verdict, behaved: frozenset[str]) 
         _print_difference(console, verdict)
     for line in culprit_lines(verdict.culprit) if verdict.culprit else ():
         screen.verbatim(console, line)
+    for line in retraction_lines(verdict):
+        screen.verbatim(console, Text(f"  {line}", style="yellow"))
     for warning in verdict.warnings:
         screen.verbatim(console, Text(f"  warning: {warning}", style="yellow"))
 
@@ -128,6 +130,8 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
             screen.verbatim(console, f"{_name_of(row)}: {words}")
         if row.charge and not row.behaves:
             screen.verbatim(console, f"{_name_of(row)}: {_charge(row.charge, row.decisions)}")
+        for line in retraction_lines(row.verdict) if row.verdict else ():
+            screen.verbatim(console, f"{_name_of(row)}: {line}")
     for line in _apart(rows):
         screen.verbatim(console, line)
 

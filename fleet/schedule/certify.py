@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,8 @@ Say = Callable[[str], None]
 @dataclass(frozen=True)
 class Places:
     """Where things are. ``search`` holds contracts/ and datasets/; ``cache`` demo checkpoints.
-    ``landing`` is a folder; ``remote``: the object storage that it mirrors, None for none."""
+    ``landing`` is a folder; ``remote``: the object storage that it mirrors, None for none.
+    ``trusted``: key id -> name of those whose retractions count."""
 
     search: tuple[Path, ...]
     store: Path
@@ -58,6 +59,15 @@ class Places:
     cache: Path
     scratch: Path
     remote: Remote | None = None
+    trusted: Mapping[str, str] = field(default_factory=dict)
+
+    def open_store(self) -> Store:
+        """The store, to be read by whoever trusts these keys.
+
+        Raises:
+            StoreError: see :func:`open_reader`.
+        """
+        return open_reader(self.store, self.trusted)
 
     def open_landing(self, create: bool = False) -> Landing:
         """The landing, to be read and written; a mirror that is not there yet is made.
@@ -331,7 +341,7 @@ def require_room_for(
     """
     each = [(slot, campaign.contracts[slot.contract]) for slot in slots]
     tasks = [(campaign.task(slot, r, "0" * 16), r) for slot, r in each]
-    with open_reader(places.store) as store:
+    with places.open_store() as store:
         ids = {r.execution_id for _, r in each}
         known = [s for i in ids for s in queries.summaries(store.con, execution_id=i)]
     require_room(needs(tasks, known, landing, places.store, places.scratch))
@@ -353,7 +363,7 @@ def _looking_into(
 
     def failing() -> list[TracePlan]:
         ingest_after(places.store, landing)
-        with open_reader(places.store) as store:
+        with places.open_store() as store:
             answers = Answers(store, landing)
             # a trace is of exact repeats, so it is no look into what only a variation showed
             pairs = [(r, a) for r in planned.named for a in planned.asked([r])]
@@ -399,7 +409,7 @@ def certify(
     meter = meter_of(launcher)
     meter.campaign_started(time.time())
     campaign, _ = run_request(request, planned, places, launcher, say)
-    with open_reader(places.store) as store:
+    with places.open_store() as store:
         landing = places.open_landing()
         ids = {r.execution_id for r in (*planned.named, *planned.controls)}
         decide_and_tell(landing, store, ids, say)

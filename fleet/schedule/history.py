@@ -19,7 +19,7 @@ from fleet.schedule.certify import Places
 from fleet.schedule.night_terms import Claim, History, Known, Unit
 from fleet.schedule.roster import Seen, platform_of_kinds, unit_name
 from fleet.store import queries
-from fleet.store.open import Store, open_reader
+from fleet.store.open import Store
 
 NEWEST = 6
 """Replays of a contract in a class, whose median is what one takes."""
@@ -32,7 +32,7 @@ def seen_units(places: Places) -> list[Seen]:
     """Every unit that the store has accepted evidence of."""
     if not places.store.exists():
         return []
-    with open_reader(places.store) as store:
+    with places.open_store() as store:
         newest, facts = queries.newest_platforms(store.con), queries.units(store.con)
     return [
         Seen(unit, str(facts.get(unit, {}).get("node_label", "")), platform, at_s)
@@ -59,7 +59,7 @@ def history_of(
     kinds: dict[str, list[str]] = {}
     for kind, platform in platform_of_kinds(units, seen).items():
         kinds.setdefault(platform, []).append(kind)
-    with open_reader(places.store) as store:
+    with places.open_store() as store:
         rows = status_rows(Answers(store, landing), contracts, places.search, places.cache, now_s)
         return History(
             _known(rows, kinds),

@@ -44,7 +44,6 @@ from fleet.schedule.night_terms import Item, NightPlan, Unit, Wanted
 from fleet.schedule.plan import MUST, controls_for
 from fleet.schedule.resolve import resolve_contract
 from fleet.schedule.roster import Seen, expected_units, real_units
-from fleet.store.open import open_reader
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ def run_night(
             raise CampaignStopped(f"the night {night.id} could not go on: {error}") from error
         finally:
             ingest_after(places.store, landing)
-    with open_reader(places.store) as store:
+    with places.open_store() as store:
         decide_and_tell(landing, store, {r.execution_id for r in contracts.values()}, say)
         answers = Answers(store, landing)
         asked = resolved.asked(resolved.controls)

@@ -15,7 +15,6 @@ from fleet.report.diff import Diff, PairDiff, attempt_diff
 from fleet.schedule.certify import Places, Planned, Request, run_request
 from fleet.schedule.launcher import Launcher
 from fleet.store import queries
-from fleet.store.open import open_reader
 
 
 def check_sample(planned: Planned, sample: str, arm: str) -> None:
@@ -64,7 +63,7 @@ def replay_one(
     and the first with the newest certified replay. One alone says nothing of the contract, and a
     difference from the certified rows all the same."""
     campaign, ends = run_request(request, planned, places, launcher, say)
-    with open_reader(places.store) as store:
+    with places.open_store() as store:
         answers = Answers(store, places.open_landing())
         landed = queries.summaries(store.con, campaign=campaign.id)
         complete = [s for s in landed if s.state == "COMPLETE"]

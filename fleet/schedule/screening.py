@@ -27,7 +27,7 @@ from fleet.schedule.plan import Slot, Work
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.tracing import TracePlan, Tracing, first_sample
 from fleet.store import queries
-from fleet.store.open import Store, open_reader
+from fleet.store.open import Store
 
 NEAR_ULPS = 2
 """A record is near a boundary when its smallest margin is at most this many units in the last
@@ -64,7 +64,7 @@ def _prompts(resolved: Resolved) -> bytes:
 def _known_near(resolved: Resolved, near: int, places: Places) -> list[tuple[str, str]]:
     if not places.store.exists() or not near:
         return []
-    with open_reader(places.store) as store:
+    with places.open_store() as store:
         rows = queries.smallest_margins(store.con, resolved.execution_id, near)
     return [(row.arm, row.sample_id) for row in rows]
 
@@ -82,7 +82,7 @@ def screen(
     planned.slots = _slots(planned.named, selections, traces)
     follow = Tracing(Landing(places.landing), traces)
     campaign, ends = run_request(request, planned, places, launcher, say, follow)
-    with open_reader(places.store) as store:
+    with places.open_store() as store:
         answers = Answers(store, places.open_landing())
         entries = [
             _entry(answers, store, r, selections[r.name], campaign.id) for r in planned.named

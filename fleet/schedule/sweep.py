@@ -44,7 +44,6 @@ from fleet.schedule.resolve import Resolved
 from fleet.schedule.screening import choose, screen
 from fleet.schedule.tracing import Tracing, plan_for
 from fleet.store import queries
-from fleet.store.open import open_reader
 
 NEAR = 8
 """Records nearest to a tie that a screening runs, where the store knows margins."""
@@ -112,7 +111,7 @@ class _Sweep:
     def _standing(self, resolved: Resolved) -> Verdict:
         """Over all evidence of the platforms that the screening ran on."""
         asked = asked_of(resolved.name, resolved.execution_id, resolved.loaded.contract)
-        with open_reader(self.places.store) as store:
+        with self.places.open_store() as store:
             answers = Answers(store, self.places.open_landing())
             controls = ControlsByCampaign(answers, known_contracts(store))
             facts = queries.platforms(store.con)
@@ -135,7 +134,7 @@ class _Sweep:
         ]
 
     def _note_unloaded(self, named: Sequence[Resolved]) -> None:
-        with open_reader(self.places.store) as store:
+        with self.places.open_store() as store:
             for r in named:
                 reason = load_failure(self._landed(store.con, r, "screen", "certify"))
                 if reason is not None:
@@ -146,7 +145,7 @@ class _Sweep:
         backend, resolved, name = candidate.backend, candidate.resolved, candidate.name
         if resolved is None:
             return entry_of(name, backend.name, None, backend.reason)
-        with open_reader(self.places.store) as store:
+        with self.places.open_store() as store:
             landing = self.places.open_landing()
             landed = self._landed(store.con, resolved, "certify", "screen")
             figures = measured(landing, landed)

@@ -22,7 +22,6 @@ from fleet.schedule.plan import Work
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.tracing import REPEATS, TracePlan, Tracing, batch_of, default_arm
 from fleet.store import queries
-from fleet.store.open import open_reader
 
 ALL = "all"
 
@@ -89,7 +88,7 @@ def _first_differing(
     if not places.store.exists():
         return None
     question = asked_of(resolved.name, resolved.execution_id, resolved.loaded.contract)
-    with open_reader(places.store) as store:
+    with places.open_store() as store:
         answers = Answers(store, places.open_landing())
         summaries = queries.summaries(store.con, execution_id=resolved.execution_id)
         campaigns = [s.campaign for s in in_order(summaries) if s.purpose == "certify"]
@@ -122,7 +121,7 @@ def run_trace(
     """
     follow = Tracing(Landing(places.landing), {plan.resolved.name: plan})
     campaign, _ = run_request(request, planned, places, launcher, say, follow)
-    with open_reader(places.store) as store:
+    with places.open_store() as store:
         landed = queries.summaries(store.con, campaign=campaign.id)
     about = traced(places.open_landing(), landed)
     head = {

@@ -10,13 +10,14 @@ Knows no verdict. Keeps law 2: the store is derived, the landing is the truth.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fleet
 from fleet.contract.canonical import sha256, to_text
 from fleet.errors import EvidenceError, StoreError
+from fleet.evidence import ledger, retractions
 from fleet.evidence.landing import Landing
 from fleet.evidence.manifest import Manifest
 from fleet.evidence.mirror import altered
@@ -166,12 +167,27 @@ def _stat(path: Path) -> tuple[str, int, int, int] | None:
 def _finish(store: Store, landing: Landing, chains: Sequence[Chain]) -> list[str]:
     """What is small is written anew: campaigns, contracts, views over the landing."""
     bodies, faults = _contracts(landing)
+    withdrawn = retractions.read(landing)
+    faults += [
+        *(f"retraction of {r.attempt} in {r.chain}: {r.fault}" for r in withdrawn if r.fault),
+        *_broken(landing),
+    ]
     with transaction(store, "campaigns"):
         write.replace_campaigns(store.con, chains)
         write.replace_contracts(store.con, chains, bodies)
+        write.replace_retractions(store.con, withdrawn)
         write.drop_unused_facts(store.con)
         replace_landing_views(store.con, landing)
     return faults
+
+
+def _broken(landing: Landing) -> Iterator[str]:
+    """Chains of retractions that do not check: a record of them may be missing."""
+    for name in ledger.retraction_chains(landing):
+        try:
+            ledger.read_chain(landing, name)
+        except EvidenceError as error:
+            yield f"chain {name}: {error}"
 
 
 def _contracts(landing: Landing) -> tuple[dict[bytes, dict[str, object]], list[str]]:

@@ -9,10 +9,11 @@ Knows no landing. Whatever DuckDB cannot open becomes one message with its next 
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,10 @@ WRITER = CONFIG | {
 }
 
 SNAPSHOT = ".snapshot"
+
+TRUSTED = "trusted_keys"
+"""DuckDB variable of a reader's connection: the keys whose retractions count for it, as JSON. The
+store itself knows none, so that it is the same for everybody."""
 
 REFUSALS = (
     duckdb.OperationalError,
@@ -118,8 +123,12 @@ def _connect_patiently(path: Path, wait_s: float) -> Connection:
             time.sleep(0.2)
 
 
-def open_reader(path: Path) -> Store:
+def open_reader(path: Path, trusted: Mapping[str, str] | None = None) -> Store:
     """Open the published snapshot, or the store itself when there is none and nobody writes.
+
+    Args:
+        path: the store file.
+        trusted: key id -> name of those whose retractions count; of none of them if left out.
 
     Raises:
         StoreError: missing, locked by a writer, unreadable, or of another schema.
@@ -130,6 +139,8 @@ def open_reader(path: Path) -> Store:
     store = Store(chosen, _connect(chosen, read_only=True))
     try:
         _require_current(store)
+        if trusted:
+            store.con.execute(f"SET VARIABLE {TRUSTED} = {quoted(json.dumps(dict(trusted)))}")
     except StoreError:
         store.close()
         raise

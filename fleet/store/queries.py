@@ -7,12 +7,12 @@ over any number of records reads attempts only. Knows no verdict.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fleet.contract.canonical import from_text, to_text
-from fleet.evidence.summary import AttemptSummary
-from fleet.store.open import Connection
+from fleet.evidence.summary import AttemptSummary, Withdrawal
+from fleet.store.open import TRUSTED, Connection
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,41 @@ def summaries(
         f"SELECT summary FROM attempts WHERE {where} ORDER BY campaign, slot, attempt",
         list(given.values()),
     ).fetchall()
-    return [AttemptSummary.from_json(json.loads(text)) for (text,) in found]
+    withdrawn = _withdrawn(con)
+    told = (AttemptSummary.from_json(json.loads(text)) for (text,) in found)
+    return [_with(s, withdrawn) for s in told]
 
 
 def summary(con: Connection, attempt: str) -> AttemptSummary | None:
     """One attempt, None when the store does not have it."""
     row = con.execute("SELECT summary FROM attempts WHERE attempt = ?", [attempt]).fetchone()
-    return AttemptSummary.from_json(json.loads(row[0])) if row else None
+    return _with(AttemptSummary.from_json(json.loads(row[0])), _withdrawn(con)) if row else None
+
+
+def _with(summary: AttemptSummary, withdrawn: dict[str, tuple[Withdrawal, ...]]) -> AttemptSummary:
+    found = withdrawn.get(summary.attempt)
+    return summary if found is None else replace(summary, withdrawals=found)
+
+
+def _withdrawn(con: Connection) -> dict[str, tuple[Withdrawal, ...]]:
+    """Attempt -> every retraction of it, and whether it counts for whoever opened the store."""
+    rows = con.execute(
+        "SELECT attempt, body FROM retractions ORDER BY at_s, attempt, body"
+    ).fetchall()
+    if not rows:
+        return {}
+    (given,) = con.execute(f"SELECT getvariable('{TRUSTED}')").fetchall()[0]
+    trusted: dict[str, str] = json.loads(given) if given else {}
+    found: dict[str, tuple[Withdrawal, ...]] = {}
+    for attempt, body in rows:
+        told = json.loads(body)
+        fault = told["fault"]
+        if fault is None and told["by"] not in trusted:
+            fault = "its key is not among the trusted ones"
+        name = "" if fault else trusted[told["by"]]
+        each = Withdrawal(attempt, told["reason"], told["by"], name, told["at"], fault)
+        found[attempt] = (*found.get(attempt, ()), each)
+    return found
 
 
 @dataclass(frozen=True)

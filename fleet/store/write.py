@@ -12,6 +12,8 @@ from typing import Any
 
 from fleet.contract.canonical import digest_json, from_text
 from fleet.evidence.manifest import Manifest
+from fleet.evidence.retractions import Retraction
+from fleet.evidence.statement import seconds
 from fleet.evidence.summary import AttemptSummary
 from fleet.store.chains import Chain
 from fleet.store.hashes import StoredPart
@@ -168,6 +170,22 @@ def _asked(chains: Sequence[Chain]) -> dict[tuple[bytes, str], dict[str, Any]]:
             if isinstance(item, dict) and (digest := blob(item.get("execution_id", ""))):
                 found.setdefault((digest, str(item.get("name", ""))), {})[entry.campaign] = item
     return found
+
+
+def replace_retractions(con: Connection, found: Sequence[Retraction]) -> None:
+    """Every record, those that are no good too; small, so written anew."""
+    con.execute("DELETE FROM retractions")
+    for each in found:
+        values = [each.attempt, _time_of(each.at), each.reason, as_json(each.to_json())]
+        con.execute("INSERT INTO retractions VALUES (?, ?, ?, ?)", values)
+
+
+def _time_of(text: str) -> float:
+    """0 for a record that states none."""
+    try:
+        return seconds(text)
+    except ValueError:
+        return 0.0
 
 
 def drop_unused_facts(con: Connection) -> None:

@@ -33,8 +33,9 @@ def with_execution(verdict: Verdict, summaries: Sequence[AttemptSummary]) -> Ver
         return verdict
     roots = set(verdict.roots.get("logits", ()))
     same = any(
-        s.state == "COMPLETE" and not s.traced and s.platform == verdict.platform
-        and s.purpose == "certify" and not s.vary and s.roots.get("logits") in roots
+        s.state == "COMPLETE" and not s.traced and not s.retracted
+        and s.platform == verdict.platform and s.purpose == "certify" and not s.vary
+        and s.roots.get("logits") in roots
         for s in summaries
     )  # fmt: skip
     words = "an untraced replay has the same logits root" if same else "traced execution"
