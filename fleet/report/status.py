@@ -393,7 +393,6 @@ def _row(
     facts: Mapping[str, Any],
     now_s: float,
 ) -> StatusRow:
-    compared = answers.comparisons(rules.pairs_needed(members, asked.require), asked.dtype)
     name = asked.name
     verdict = _judged(answers, asked, members, homeless, controls)
     if rules.any_retracted([*members, *homeless]):

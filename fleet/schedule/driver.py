@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from fleet.contract.canonical import from_text, sha256, to_text
 from fleet.contract.model import Contract
-from fleet.contract.vary import Own, draw, in_words, varied_contract
+from fleet.contract.vary import Own, draw, varied_contract
 from fleet.contract.vary import environment as varied_environment
 from fleet.errors import AttemptFailed, EvidenceError, StoreError
 from fleet.evidence.landing import Landing
@@ -34,7 +34,7 @@ from fleet.replay.task import ReplayTask, device_environment
 from fleet.schedule.interrupts import Interrupts
 from fleet.schedule.launcher import Gone, Launcher, Place, Running
 from fleet.schedule.metrics import meter_of
-from fleet.schedule.plan import Slot, Work
+from fleet.schedule.plan import Slot, Work, told
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.resume import Done, Key, done, give_up_open, key_of, require_same
 
@@ -297,7 +297,7 @@ class Campaign:
         self._unless_stopped()
         task = self.task(slot, resolved, secrets.token_hex(8))
         place = f"[{slot.index + 1}/{self._total}]"
-        self.on_event(f"{place} {slot.contract} {_told(slot, task)}: attempt {task.attempt}")
+        self.on_event(f"{place} {slot.contract} {told(slot, task)}: attempt {task.attempt}")
         ledger.append("planned", task.attempt, **self._planned(slot, task))
         try:
             with self._interrupts.let_through():
@@ -476,17 +476,6 @@ class Campaign:
 
     def _own(self, contract: Contract, ids: Sequence[str]) -> Own:
         return Own.of(contract, len(ids), self.cores)
-
-
-def _told(slot: Slot, task: ReplayTask) -> str:
-    """What a replay does, for whoever watches."""
-    if task.vary:
-        return f"replay {slot.replay}, {in_words(task.vary)}{'' if task.varied else ', reference'}"
-    if task.trace is None:
-        return f"replay {slot.replay}"
-    if task.trace.targets:
-        return f"replay {slot.replay}, repeating {task.trace.targets[0].path or 'the model'}"
-    return f"replay {slot.replay}, traced"
 
 
 ONE = "same-unit"
