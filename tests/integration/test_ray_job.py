@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -125,12 +126,14 @@ def dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("FLEET_LANDING", str(tmp_path / "var" / "landing"))
     monkeypatch.setenv("FLEET_CONFIGS", str(write_configs(tmp_path / "configs")))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    context = ray.init(
-        address="local", include_dashboard=True, dashboard_port=8267 + os.getpid() % 500,
-        num_cpus=2, log_to_driver=False, logging_level="ERROR",
-    )  # fmt: skip
-    yield f"http://{context.dashboard_url}"
-    ray.shutdown()
+    # A job is given the newest Ray of its Ray's folder: in the usual one that may be another's.
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        context = ray.init(
+            address="local", include_dashboard=True, dashboard_port=8267 + os.getpid() % 500,
+            num_cpus=2, log_to_driver=False, logging_level="ERROR", _temp_dir=folder,
+        )  # fmt: skip
+        yield f"http://{context.dashboard_url}"
+        ray.shutdown()
 
 
 @pytest.mark.slow
