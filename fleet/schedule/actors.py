@@ -194,7 +194,10 @@ def failure(error: RayError) -> AttemptFailed:
 
 
 def first_lines(error: BaseException) -> str:
-    """The last line of a remote traceback says what happened; the rest is in the attempt's log."""
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    chosen = lines[-1] if isinstance(error, RayTaskError) else " ".join(lines[:2])
-    return f"{type(error).__name__}: {chosen.strip()}"[:500]
+    """What happened, then why. The last line of a remote traceback says both; the rest is in the
+    attempt's log."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    chosen = (
+        lines[-1:] if isinstance(error, RayTaskError) else dict.fromkeys(lines[:1] + lines[-1:])
+    )
+    return f"{type(error).__name__}: {' '.join(chosen)}"[:500]
