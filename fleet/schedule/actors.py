@@ -27,6 +27,7 @@ from ray.exceptions import (
 
 from fleet.errors import AttemptFailed, EvidenceError
 from fleet.evidence.manifest import Process
+from fleet.evidence.process import die_with_parent
 from fleet.replay.probe import at_entry, read_platform
 from fleet.replay.ship import ship_left
 from fleet.replay.task import ReplayTask
@@ -53,6 +54,8 @@ class ReplayActor:
 
     def __init__(self) -> None:
         self._entry = at_entry()
+        # It would go on without its raylet for many seconds, on a unit that counts as free.
+        die_with_parent()
 
     def identity(self) -> dict[str, Any]:
         return asdict(self._entry.process)

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -217,10 +217,17 @@ class FaultFleet:
             if e.kind == "planned" and e.body["contract"] == contract
         }
         return [
-            (planned[e.attempt], e.body["state"], (e.body.get("cause") or {}).get("code"))
+            (planned[e.attempt], e.body["state"], self._cause(e))
             for e in entries
             if e.kind in ("accepted", "given_up") and e.attempt in planned
         ]
+
+    def _cause(self, end: Entry) -> str | None:
+        """Of an accepted attempt its manifest says it."""
+        body = end.body
+        if end.kind == "accepted":
+            body = json.loads(self.landing.manifest(end.attempt).read_bytes())
+        return None if body["cause"] is None else str(body["cause"]["code"])
 
     def open_attempt(self, label: str, contract: str) -> str:
         """The one that runs there now."""
@@ -312,13 +319,6 @@ def fault_fleet(root: Path, **nodes: Mapping[str, str]) -> Iterator[FaultFleet]:
         for path in made.orders.glob("holding-*"):
             (made.orders / path.name.replace("holding", "release")).touch()
         made.cluster.shutdown()
-
-
-def after(seconds: float, then: Callable[[], None]) -> None:
-    """Used where a fault must come a while later."""
-    import threading
-
-    threading.Timer(seconds, then).start()
 
 
 def _children(pid: int) -> list[int]:

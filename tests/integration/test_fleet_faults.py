@@ -1,5 +1,19 @@
 """Faults on a real Ray cluster whose nodes differ: no record is lost or doubled, no verdict mixes
 attempts, no mismatch that was seen is erased, and state and cause are right.
+
+    node killed in mid-replay; back under a new id    here
+    raylet killed, or frozen, while its replay lives  here
+    worker killed, out of memory, hang, full disk     here; of every kind of death cases/test_fleet
+    the node out of memory (Ray's monitor)            here
+    full disk: ledger, store                          unit/test_units_lost, test_full_disk
+    driver killed and restarted, two drivers at once  here; at every entry unit/test_resume
+    driver interrupted                                here; in mid-start test_cluster_waits
+    late writer                                       here; one that differs cases/test_fleet
+    environment that lies, skewed clock               here
+    correlated crash                                  here
+    a set that takes down every unit                  unit/test_units_lost
+    waits: node that hangs, no processor left         test_cluster_waits, test_ray_cluster
+    another process on the device                     unit/test_gpu (a stand-in of NVML)
 """
 
 from __future__ import annotations
@@ -9,6 +23,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fleet.evidence.ledger import NIGHT
@@ -18,6 +33,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
 
 NOTICED_S = 60.0
 """Ray's health check finds a dead raylet after about 13 s; the rest is watching for a death."""
+FROZEN_S = 150.0
+"""Of one that is there and does not answer it makes sure for about 65 s."""
 
 FULL_DISK = """
 import errno, os
@@ -70,12 +87,23 @@ true_time, true_time_ns = time.time, time.time_ns
 time.time = lambda: true_time() + 5 * 3600.0
 time.time_ns = lambda: true_time_ns() + 5 * 3600 * 10**9
 """
+GIB = 2**30
+TAKES_MEMORY = """
+import time
+held = []
+for _ in range(80):  # 8 GiB; it is to be killed well before
+    held.append(b"x" * (100 * 2**20))
+    time.sleep(0.05)
+time.sleep(30)
+"""
 SAYS_THE_TIME = "import time\n(orders / 'clock').write_text(str(time.time()))\n"
 
 
-def test_a_raylet_killed_while_its_replay_lives_loses_the_attempt_and_not_the_work(
-    tmp_path: Path,
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_a_raylet_lost_in_mid_replay_loses_the_attempt_and_not_the_work(
+    tmp_path: Path, fault: signal.Signals
 ) -> None:
+    """Killed: its replay dies with it, and is seen to. Frozen: Ray takes a minute to see it."""
     with fault_fleet(tmp_path, left={}, right={}) as rack:
         for name in ("toy", "second"):
             rack.contract(name)
@@ -84,12 +112,19 @@ def test_a_raylet_killed_while_its_replay_lives_loses_the_attempt_and_not_the_wo
         with rack.night() as child:
             rack.until_held("right", "second")
             lost, begun_s = rack.open_attempt("right", "second"), time.time()
-            rack.kill_raylet("right")
-            answer = rack.told(child, 0)
-        assert rack.attempts("right", "second") == [(0, "LOST", "node-unreachable")]
-        assert rack.seconds_from(begun_s, "right", lost) < NOTICED_S
+            os.kill(rack.raylet("right"), fault)
+            answer = rack.told(child, 0, 300)
+        first, *others = rack.attempts("right", "second")
+        assert first[:2] in ((0, "LOST"), (0, "FAILED"))
+        assert first[2] == ("node-unreachable" if first[1] == "LOST" else "killed")
+        assert [end for end in others if end != (0, "LOST", "start")] == []
+        bound_s = NOTICED_S if fault == signal.SIGKILL else FROZEN_S
+        assert rack.seconds_from(begun_s, "right", lost) < bound_s
         assert [state for _, state, _ in rack.attempts("left", "second")] == ["COMPLETE"] * 2
         assert answer["left_out"] == [] and rack.left_out() == []
+        if fault == signal.SIGSTOP:
+            os.kill(rack.raylet("right"), signal.SIGKILL)
+        rack.until_no_process(lost)
         rack.sound()
         assert rack.verdicts()["second"] == rack.verdicts()["toy"] == "PASS"
         rack.forget("right")
@@ -114,7 +149,7 @@ def test_a_node_killed_in_mid_replay_is_used_again_under_its_new_id(tmp_path: Pa
             rack.release("left", "toy")
             answer = rack.told(child, 0)
         first, *others = rack.attempts("right", "second")
-        assert first[:2] in ((0, "LOST"), (0, "FAILED")) and first[2] == "node-unreachable"
+        assert first == (0, "LOST", "node-unreachable")
         assert [state for _, state, _ in others][-2:] == ["COMPLETE"] * 2
         kinds = [e.kind for e in rack.chain(f"{NIGHT_ID}.right")]
         assert (kinds.count("campaign"), kinds.count("resumed")) == (1, 1)
@@ -159,6 +194,25 @@ def test_replays_that_die_hang_or_find_no_memory_or_disk_are_tried_again_within_
         assert {name: found[name] for name in does} == dict.fromkeys(told, "PASS") | {
             "always": "VOID"
         }
+
+
+def test_a_worker_that_ray_kills_for_memory_is_out_of_memory(tmp_path: Path) -> None:
+    memory = psutil.virtual_memory()
+    limit = (memory.total - memory.available + 3 * GIB) / memory.total
+    monitor = {
+        "RAY_memory_usage_threshold": f"{limit:.3f}",
+        "RAY_memory_monitor_refresh_ms": "100",
+    }
+    with fault_fleet(tmp_path, left=monitor) as rack:
+        rack.contract("toy")
+        rack.order("left", "toy", "s2", TAKES_MEMORY)
+        rack.fleet_of(left=("toy",))
+        with rack.night() as child:
+            rack.told(child, 0)
+        first, *others = rack.attempts("left", "toy")
+        assert first == (0, "FAILED", "out-of-memory")
+        assert others == [(0, "COMPLETE", None), (1, "COMPLETE", None)]
+        rack.sound()
 
 
 def test_a_driver_that_is_killed_is_followed_by_one_that_goes_on_and_never_joined_by_one(
