@@ -6,13 +6,16 @@ in seconds is not used: clocks step, ticks since boot do not.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 from pathlib import Path
 
 from fleet.errors import EvidenceError
 from fleet.evidence.manifest import Process
 
 PROC = Path("/proc")
+PR_SET_PDEATHSIG = 1
 
 
 def identity(pid: int | None = None) -> Process:
@@ -48,6 +51,17 @@ def is_alive(process: Process) -> bool:
     if not can_observe(process):
         raise EvidenceError("cannot-observe", "another boot or PID namespace than the process")
     return start_tick(process.pid) == process.start_tick
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the one that started it dies (prctl(2)).
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
 
 
 def can_observe(process: Process) -> bool:

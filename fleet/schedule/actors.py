@@ -27,6 +27,7 @@ from ray.exceptions import (
 
 from fleet.errors import AttemptFailed, EvidenceError
 from fleet.evidence.manifest import Process
+from fleet.evidence.process import die_with_parent
 from fleet.replay.probe import at_entry, read_platform
 from fleet.replay.ship import ship_left
 from fleet.replay.task import ReplayTask
@@ -53,6 +54,8 @@ class ReplayActor:
 
     def __init__(self) -> None:
         self._entry = at_entry()
+        # It would go on without its raylet for many seconds, on a unit that counts as free.
+        die_with_parent()
 
     def identity(self) -> dict[str, Any]:
         return asdict(self._entry.process)
@@ -194,7 +197,10 @@ def failure(error: RayError) -> AttemptFailed:
 
 
 def first_lines(error: BaseException) -> str:
-    """The last line of a remote traceback says what happened; the rest is in the attempt's log."""
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    chosen = lines[-1] if isinstance(error, RayTaskError) else " ".join(lines[:2])
-    return f"{type(error).__name__}: {chosen.strip()}"[:500]
+    """What happened, then why. The last line of a remote traceback says both; the rest is in the
+    attempt's log."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    chosen = (
+        lines[-1:] if isinstance(error, RayTaskError) else dict.fromkeys(lines[:1] + lines[-1:])
+    )
+    return f"{type(error).__name__}: {' '.join(chosen)}"[:500]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -119,6 +120,10 @@ class RayCluster:
         self._places: list[Place] | None = None
 
     def __enter__(self) -> RayCluster:
+        # Ray prints that a worker or a node died wherever standard output goes, log_to_driver or
+        # not: before the one document that a verb has promised.
+        self._told = redirect_stdout(sys.stderr)
+        self._told.__enter__()
         return self
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
@@ -126,6 +131,7 @@ class RayCluster:
             self._sink.close(linger=failed is None)
         finally:
             ray.shutdown()
+            self._told.__exit__(None, None, None)
 
     def place(self) -> Place:
         """The first node's first device, or its CPU; chosen once."""

@@ -101,6 +101,7 @@ class Night:
             FleetError: no unit could be used, or an earlier driver's night cannot be gone on with.
             KeyboardInterrupt, SystemExit: after the ledgers say so.
         """
+        self.units = [self._with_controls(unit) for unit in self.units]
         interrupts = Interrupts()
         with interrupts:
             ledger, items = self._open(argv)
@@ -120,6 +121,12 @@ class Night:
         there = set(campaigns(self.landing))
         ids = {unit.name: campaign_id(self.id, unit) for unit in self.units}
         return NightEnd({name: own for name, own in ids.items() if own in there}, left)
+
+    def _with_controls(self, unit: Unit) -> Unit:
+        """What a fleet's file lets run on a node says nothing of the controls: all carry them."""
+        controls = [n for n, r in self.contracts.items() if r.loaded.contract.expect is not None]
+        mine = unit.contracts
+        return unit if mine is None else replace(unit, contracts=(*mine, *controls))
 
     def _open(self, argv: Sequence[str]) -> tuple[Ledger, list[Item]]:
         """The night's chain, and what of its plan no unit has done."""

@@ -395,11 +395,14 @@ class Campaign:
     def _give_up_as(
         self, ledger: Ledger, live: _Live, gone: Gone, failed: AttemptFailed
     ) -> AttemptEnd:
-        """FAILED when its death was seen. Of one that only the scheduler calls dead nobody knows:
-        a process outlives its node's raylet by seconds."""
-        if not gone.gone and failed.code == "killed":
+        """FAILED when its death was seen. Of one that only the scheduler calls dead nobody knows,
+        and one that the scheduler cannot reach may have been seen to die."""
+        code = failed.code
+        if gone.gone and code == "node-unreachable":
+            code = "killed"
+        elif not gone.gone and code == "killed":
             code = "death-not-observed" if self.launcher.is_up() else "node-unreachable"
-            failed = AttemptFailed(code, failed.text, failed.details)
+        failed = AttemptFailed(code, failed.text, failed.details)
         state: State = "FAILED" if gone.gone else "LOST"
         return self._give_up(ledger, live.slot, live.task, state, failed)
 
