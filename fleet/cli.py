@@ -20,7 +20,7 @@ import typer.exceptions
 from rich.console import Console
 
 import fleet
-from fleet import certificate_verbs, fleet_verbs
+from fleet import certificate_verbs, fleet_verbs, report_verbs
 from fleet.errors import FleetError, UsageError
 from fleet.options import (
     CampaignId,
@@ -333,6 +333,7 @@ def logs(
 
 app.command()(fleet_verbs.doctor)
 app.command()(certificate_verbs.retract)
+app.command()(report_verbs.report)
 
 
 @contract_app.command("check")

@@ -172,6 +172,9 @@ class FakeLauncher:
     def wait_gone(self, node_label: str, process: Process, deadline_s: float) -> bool:
         return process.pid not in self.lives_on
 
+    def stop(self) -> None:
+        self.did.append(("stop", ""))
+
     def preflight(
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]
     ) -> list[Problem]:

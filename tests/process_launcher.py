@@ -188,6 +188,9 @@ class ProcessLauncher:
             time.sleep(0.01)
         return not is_alive(process)
 
+    def stop(self) -> None:
+        """Nothing is waited for here."""
+
     def preflight(
         self, tasks: Sequence[ReplayTask], environment: Mapping[str, str]
     ) -> list[Problem]:

@@ -15,7 +15,8 @@ complete evidence carries the PASS, and without one the newest campaign's cause 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -44,11 +45,14 @@ from fleet.judge.verdict import Verdict
 
 __all__ = [
     "Arms",
+    "Outcome",
     "PairComparison",
     "SetKey",
     "any_retracted",
+    "campaigns_of",
     "check_expectation",
     "compare_rows",
+    "ever_passed",
     "exit_code",
     "first_failing",
     "groups",
@@ -56,6 +60,7 @@ __all__ = [
     "judge",
     "judge_campaign",
     "of_trace",
+    "outcomes",
     "pairs_for_counterfactual",
     "pairs_needed",
     "pairs_needed_for_campaign",
@@ -139,33 +144,59 @@ def had_pass(
     *,
     controls_failed_in: Mapping[str, Sequence[str]] = NO_CONTROLS,
 ) -> bool:
-    """Was this set a PASS at the end of any earlier campaign, by today's rules? (REGRESSED)
+    """Was this set a PASS at the end of any earlier campaign, by today's rules? (REGRESSED)"""
+    names = campaigns_of(summaries)
+    first = first_failing(summaries, require, comparisons)
+    before = names[:-1] if first is None else names[: names.index(first)]
+    return ever_passed(summaries, require, before, controls_failed_in=controls_failed_in)
 
-    A difference never goes away, so the first failing state ends the search.
-    """
-    ordered = in_order(summaries)
-    names = list(dict.fromkeys(s.campaign for s in ordered))
-    for count in range(1, len(names)):
-        earlier = [s for s in ordered if s.campaign in names[:count]]
-        found = Findings(earlier, require, comparisons, None, lenient=True)
-        if found.fails:
-            return False
-        if _evidence(found, (), controls_failed_in).word == "PASS":
-            return True
-    return False
+
+def ever_passed(
+    summaries: Sequence[AttemptSummary],
+    require: Require,
+    campaigns: Iterable[str],
+    *,
+    controls_failed_in: Mapping[str, Sequence[str]] = NO_CONTROLS,
+) -> bool:
+    """Does the evidence of any of these campaigns suffice for a PASS? Asks no difference."""
+    evidence = Evidence.of(in_order(summaries), (), require)
+    return any(_campaign(evidence, n, controls_failed_in).word == "PASS" for n in campaigns)
+
+
+def outcomes(
+    summaries: Sequence[AttemptSummary],
+    require: Require,
+    siblings: Sequence[AttemptSummary] = (),
+    *,
+    controls_failed_in: Mapping[str, Sequence[str]] = NO_CONTROLS,
+) -> dict[str, Outcome]:
+    """Campaign -> PASS or VOID by its own evidence alone, of those that certified."""
+    evidence = Evidence.of(in_order(summaries), siblings, require)
+    return {n: _campaign(evidence, n, controls_failed_in) for n in evidence.by_campaign}
+
+
+def campaigns_of(summaries: Sequence[AttemptSummary]) -> list[str]:
+    """Campaigns in the order of evidence."""
+    return list(dict.fromkeys(s.campaign for s in in_order(summaries)))
 
 
 def first_failing(
     summaries: Sequence[AttemptSummary], require: Require, comparisons: Comparisons
 ) -> str | None:
-    """The campaign with whose evidence this set became a FAIL, by today's rules."""
+    """The campaign with whose evidence this set became a FAIL, by today's rules.
+
+    A difference never goes away, so the states before it are halved until it is found.
+    """
     ordered = in_order(summaries)
-    names = list(dict.fromkeys(s.campaign for s in ordered))
-    for count in range(1, len(names) + 1):
-        earlier = [s for s in ordered if s.campaign in names[:count]]
-        if Findings(earlier, require, comparisons, None, lenient=True).fails:
-            return names[count - 1]
-    return None
+    names = campaigns_of(ordered)
+
+    def fails(index: int) -> bool:
+        seen = set(names[: index + 1])
+        earlier = [s for s in ordered if s.campaign in seen]
+        return Findings(earlier, require, comparisons, None, lenient=True).fails
+
+    index = bisect_left(range(len(names)), True, key=fails)
+    return names[index] if index < len(names) else None
 
 
 def pairs_needed_for_campaign(

@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from fleet.contract.model import Contract, Expect, Require
 from fleet.evidence.landing import Landing
+from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
 from fleet.judge.compare import PairComparison, compare_rows
 from fleet.judge.sets import in_order
+from fleet.judge.successors import Shown, predecessors
 from fleet.judge.tracing.culprit import Localisation
 from fleet.judge.verdict import Verdict
 from fleet.report.traces import Traced, own_trace, traced
@@ -75,6 +78,24 @@ class Answers:
     _compared: dict[Pair, PairComparison] = field(default_factory=dict)
     _traced: dict[tuple[str, ...], Traced] = field(default_factory=dict)
     _own: dict[tuple[str, ...], Localisation | None] = field(default_factory=dict)
+
+    @cached_property
+    def predecessors(self) -> dict[str, tuple[str, ...]]:
+        """Platform -> those that its units showed just before; platforms that could not be read in
+        full are one attempt's own and left out."""
+        odd = {
+            name
+            for name, body in queries.platforms(self.store.con).items()
+            if Platform(body["facts"]).unreadable_facts()
+        }
+        shown = (Shown(*row) for row in queries.shown_platforms(self.store.con))
+        return predecessors(change for change in shown if change.platform not in odd)
+
+    @cached_property
+    def present(self) -> frozenset[str]:
+        """Platforms that some unit showed last."""
+        newest = queries.newest_platforms(self.store.con).values()
+        return frozenset(platform for platform, _ in newest)
 
     def campaign(
         self, campaign: str, named: Sequence[Asked], controls: Sequence[Asked]
@@ -225,10 +246,12 @@ def known_contracts(store: Store) -> list[Asked]:
     return [_known(row) for row in queries.contracts(store.con)]
 
 
-def _known(row: queries.ContractRow) -> Asked:
+def _known(row: queries.ContractRow, campaign: str | None = None) -> Asked:
+    """``campaign``: as that one asked for it as a control; the newest one for None."""
     try:
         body = row.body or {}
-        asked, dtype = body["asked"], str(body["execution_part"]["model"]["dtype"])
+        asked = body["asked"] if campaign is None else body["asked_as_control"][campaign]
+        dtype = str(body["execution_part"]["model"]["dtype"])
         require = Require.model_validate_json(json.dumps(asked["require"]))
         expect = asked["expect"] and Expect.model_validate_json(json.dumps(asked["expect"]))
     except (KeyError, TypeError, ValueError):
@@ -245,7 +268,7 @@ class ControlsByCampaign(Mapping[str, Sequence[str]]):
     """Campaign -> its controls that did not behave; worked out only for campaigns that matter."""
 
     def __init__(self, answers: Answers, known: Sequence[Asked]) -> None:
-        self._answers, self._known = answers, known
+        self._answers, self._known = answers, {(a.name, a.execution_id) for a in known}
         self._by_campaign: dict[str, list[str]] = {}
         for row in queries.controls(answers.store.con):
             self._by_campaign.setdefault(row.campaign, []).append(row.contract)
@@ -258,10 +281,16 @@ class ControlsByCampaign(Mapping[str, Sequence[str]]):
         return self._failed[campaign]
 
     def _misbehaves(self, campaign: str, name: str) -> bool:
-        """A control that cannot be found in its campaign, or expects nothing, proves nothing."""
+        """A control that cannot be found in its campaign, or expects nothing, proves nothing. It is
+        held against what its own campaign asked of it, on one unit or on several."""
         landed = queries.summaries(self._answers.store.con, campaign=campaign, contract=name)
         ids = {s.execution_id for s in landed}
-        asked = [a for a in self._known if a.name == name and a.execution_id in ids]
+        asked = [
+            _known(row, campaign)
+            for row in queries.contracts(self._answers.store.con)
+            if row.execution_id in ids and (row.name, row.execution_id) in self._known
+            and row.name == name
+        ]  # fmt: skip
         if not asked or any(a.expect is None for a in asked):
             return True
         return any(self._answers.control(campaign, a).mismatches for a in asked)

@@ -9,10 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from fleet.judge import rules
 from fleet.judge.verdict import Verdict
 from fleet.report.answers import Answers, Asked, CampaignAnswer, ControlsByCampaign, known_contracts
 from fleet.report.status import rows_of
@@ -65,25 +63,8 @@ def _of(answers: Answers, campaign: str, verdict: Verdict, asked: Asked) -> Iter
         if row.state != "REGRESSED" or row.verdict is None or row.verdict.vary != verdict.vary:
             continue
         if verdict.platform in ("", row.platform):
-            since = _since(answers, asked, row.verdict)
+            since = row.regressed.since if row.regressed else None
             yield Regression(
                 asked.name, verdict.vary, asked.execution_id, row.platform, row.platform_label,
                 row.state, row.verdict.reason, campaign, since,
             )  # fmt: skip
-
-
-def _since(answers: Answers, asked: Asked, failed: Verdict) -> str | None:
-    """When the campaign with which the set became a FAIL landed its evidence."""
-    summaries = queries.summaries(answers.store.con, execution_id=asked.execution_id)
-    for key, members in rules.groups(summaries).items():
-        if (key.platform, key.vary, key.traced) == (failed.platform, failed.vary, failed.traced):
-            compared = answers.comparisons(rules.pairs_needed(members, asked.require), asked.dtype)
-            first = rules.first_failing(members, asked.require, compared)
-            times = [s.accepted_at_s for s in members if s.campaign == first]
-            known = [at for at in times if at is not None]
-            return _utc(max(known)) if known else None
-    return None
-
-
-def _utc(at_s: float) -> str:
-    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ COLOURS = {
     "VOID": "yellow",
     "STALE": "yellow",
     "UNTESTED": "dim",
+    "FAIL on predecessor": "yellow",
 }
 """Of verdicts and states."""
 
@@ -90,6 +92,16 @@ def verbatim(console: Console, text: str | Text) -> None:
     """As it stands: evidence may hold brackets and colons, which are no markup and no emoji."""
     plain = Text(text) if isinstance(text, str) else text
     console.print(plain, soft_wrap=True, highlight=False)
+
+
+def utc(at_s: float) -> str:
+    """An instant, to the second."""
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def day(at_s: float | None) -> str:
+    """Its date, in UTC."""
+    return "-" if at_s is None else f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d}"
 
 
 def age(age_s: float | None) -> str:

@@ -28,18 +28,22 @@ from fleet.judge.present import DAY_S
 from fleet.judge.sets import in_order
 from fleet.judge.verdict import Verdict
 from fleet.report.answers import Answers, Asked, ControlsByCampaign, known_contracts
+from fleet.report.succession import Predecessor, Regressed, regressed, with_predecessors
 from fleet.report.today import about_today
 from fleet.store import queries
 
 
 @dataclass(frozen=True)
 class StatusRow:
-    """One contract on one platform. ``verdict`` is None when nothing was ever tested.
+    """One contract on one platform. ``verdict`` is None when nothing was ever tested; ``claim`` is
+    what would be varied then.
 
     ``behaves``: the contract is a control and did what it must. ``units_known``: how many units
     ever showed this platform, of which the verdict is about some. ``charge``: to whom a mismatch is
     charged, None where there is none. ``apart``: what sets this platform apart from others on which
-    the same contract gives other bits.
+    the same contract gives other bits. ``expires_at_s``: when a PASS becomes STALE. ``regressed``:
+    with which campaign a PASS became this FAIL. ``predecessor``: a platform whose FAIL stands for
+    this one, which has no full test of its own yet.
     """
 
     contract: str
@@ -55,6 +59,20 @@ class StatusRow:
     charge: Charge | None = None
     apart: Apart | None = None
     decisions: tuple[Decision, ...] = ()
+    expires_at_s: float | None = None
+    regressed: Regressed | None = None
+    predecessor: Predecessor | None = None
+    claim: tuple[str, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """The state, or that a platform without a full test of its own succeeds one that fails."""
+        return "FAIL on predecessor" if self.predecessor else self.state
+
+    @property
+    def vary(self) -> tuple[str, ...]:
+        """The claim that the row is about."""
+        return self.verdict.vary if self.verdict else self.claim
 
     @property
     def units_tested(self) -> int:
@@ -70,6 +88,9 @@ class StatusRow:
             "platform_label": self.platform_label or None,
             "state": self.state,
             "age_s": self.age_s,
+            "expires_at_s": self.expires_at_s,
+            "last_regression": self.regressed.to_json() if self.regressed else None,
+            "predecessor": self.predecessor.to_json() if self.predecessor else None,
             "note": self.note,
             "behaves": self.behaves,
             "units_tested": self.units_tested,
@@ -135,10 +156,12 @@ def _units_of(row: StatusRow) -> list[str]:
 def _untested_claim(asked: Asked, told: Sequence[StatusRow]) -> list[StatusRow]:
     """What the contract says its replays vary, where only other claims were ever tested."""
     vary = claim(asked.require.vary)
-    if any(row.verdict is not None and row.verdict.vary == vary for row in told):
+    if any(row.verdict is not None and row.vary == vary for row in told):
         return []
     note = f"{in_words(vary)}: never tested: fleet certify {asked.name}"
-    return [StatusRow(asked.name, asked.execution_id, "", "", "UNTESTED", None, None, note)]
+    return [
+        StatusRow(asked.name, asked.execution_id, "", "", "UNTESTED", None, None, note, claim=vary)
+    ]
 
 
 def exit_code(rows: Sequence[StatusRow]) -> int:
@@ -189,8 +212,61 @@ def rows_of(
     rows = [_with_traces(answers, row, asked, summaries) for row in rows]
     rows = [_with_retractions(row, summaries) for row in rows]
     rows = [replace(row, apart=_apart(row, asked, groups, facts)) for row in rows]
+    rows = [_since(answers, row, asked, groups, controls) for row in rows]
     untraced = [r for r in rows if not (r.verdict and r.verdict.traced)]
-    return [r for r in rows if r in untraced or _adds(r, untraced)] or rows
+    kept = [r for r in rows if r in untraced or _adds(r, untraced)] or rows
+    return kept if asked.expect is not None else _with_successors(answers, kept, asked, facts)
+
+
+def _since(
+    answers: Answers,
+    row: StatusRow,
+    asked: Asked,
+    groups: Mapping[rules.SetKey, Sequence[AttemptSummary]],
+    controls: ControlsByCampaign,
+) -> StatusRow:
+    """A FAIL of what had been a PASS, here or on a predecessor, with when it became one."""
+    if row.verdict is None or row.verdict.verdict != "FAIL":
+        return row
+    key = rules.SetKey(asked.execution_id, row.platform, row.verdict.vary, row.verdict.traced)
+    since = regressed(answers, asked, key, groups, controls)
+    if since is None:
+        return row
+    told = replace(row.verdict, state="REGRESSED")
+    return replace(row, state="REGRESSED", verdict=told, regressed=since)
+
+
+def _with_successors(
+    answers: Answers, rows: Sequence[StatusRow], asked: Asked, facts: Mapping[str, Any]
+) -> list[StatusRow]:
+    """With the platforms that have no full test of a claim and succeed one on which it fails."""
+    found = list(rows)
+    for vary in dict.fromkeys(row.vary for row in rows):
+        mine = [row for row in rows if row.vary == vary and row.verdict is not None]
+        tested = {r.platform: r.state for r in mine if r.verdict and r.verdict.verdict != "VOID"}
+        tested |= {r.platform: r.state for r in mine if _fails(r)}
+        for platform, failing in with_predecessors(answers, tested).items():
+            before = Predecessor(failing, _label(facts, failing), tested[failing])
+            untested = [row for row in mine if row.platform == platform]
+            for row in untested:
+                found[found.index(row)] = replace(row, predecessor=before)
+            if not untested:
+                found.append(_succeeding(asked, vary, platform, before, facts))
+    return found
+
+
+def _succeeding(
+    asked: Asked,
+    vary: tuple[str, ...],
+    platform: str,
+    before: Predecessor,
+    facts: Mapping[str, Any],
+) -> StatusRow:
+    note = f"FAIL on predecessor ({before.platform_label}); never tested here"
+    return StatusRow(
+        asked.name, asked.execution_id, platform, _label(facts, platform), "UNTESTED", None, None,
+        f"{note}: fleet certify {asked.name}", predecessor=before, claim=vary,
+    )  # fmt: skip
 
 
 def _apart(
@@ -270,8 +346,16 @@ def _traced_control(
     return StatusRow(
         asked.name, asked.execution_id, verdict.platform, _label(facts, verdict.platform), state,
         replace(verdict, state=state), None if at is None else now_s - at,
-        behaves=not control.mismatches and state != "STALE",
+        behaves=not control.mismatches and state != "STALE", expires_at_s=_expires(at, asked),
     )  # fmt: skip
+
+
+def _expires_at_s(verdict: Verdict, asked: Asked) -> float | None:
+    return _expires(verdict.accepted_at_s, asked) if verdict.verdict == "PASS" else None
+
+
+def _expires(at_s: float | None, asked: Asked) -> float | None:
+    return None if at_s is None else at_s + asked.require.valid_days * DAY_S
 
 
 def _label(facts: Mapping[str, Any], platform: str) -> str:
@@ -309,7 +393,6 @@ def _row(
     facts: Mapping[str, Any],
     now_s: float,
 ) -> StatusRow:
-    compared = answers.comparisons(rules.pairs_needed(members, asked.require), asked.dtype)
     name = asked.name
     verdict = _judged(answers, asked, members, homeless, controls)
     if rules.any_retracted([*members, *homeless]):
@@ -317,11 +400,8 @@ def _row(
         without = _judged(answers, asked, everything, others, controls)
         verdict = rules.with_withdrawn(verdict, without)
     failed = verdict.verdict == "FAIL"
-    previous = failed and rules.had_pass(
-        members, asked.require, compared, controls_failed_in=controls
-    )
     at = verdict.accepted_at_s
-    state = rules.status_of(verdict, at, asked.require.valid_days, now_s, previous)
+    state = rules.status_of(verdict, at, asked.require.valid_days, now_s, previous=False)
     label = _label(facts, key.platform)
     verdict = replace(verdict, state=state)
     behaves = asked.expect is not None and not rules.check_expectation(verdict, asked.expect)
@@ -330,5 +410,5 @@ def _row(
     charge = charge_of(members, asked.require) or (UNCHARGED if failed else None)
     return StatusRow(
         name, key.execution_id, key.platform, label, state, verdict, age_s, behaves=behaves,
-        charge=charge,
+        charge=charge, expires_at_s=_expires_at_s(verdict, asked),
     )  # fmt: skip

@@ -160,7 +160,7 @@ class RunningActor:
         raw = asdict(self.process)
         try:
             gone = ray.get(
-                self.watch.wait_gone.remote(raw, deadline_s), timeout=deadline_s + START_S
+                self.watch.wait_gone.remote(raw, deadline_s), timeout=deadline_s + ANSWER_S
             )
         except RayError:
             gone = False

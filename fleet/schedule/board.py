@@ -3,19 +3,24 @@
 A unit takes what was planned for it, in that order; when that is done, what was planned for others
 of its kind that are gone or at work, the longest first. So the plan holds while things go as
 planned, and work of a unit that is late, or gone, moves. What is about that very unit (a control, a
-look at one in quarantine) or has begun there never does.
+look at one in quarantine) or has begun there never does. What several units went away with is begun
+no more: it may be what takes them down.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from fleet.schedule.night_terms import Item, LeftOut, Unit
 
 Clock = Callable[[], float]
+
+MOST_LOSSES = 3
+"""A set that was begun so often on a unit that then went away is left out."""
 
 
 @dataclass
@@ -34,6 +39,7 @@ class Board:
     _waiting: list[Item] = field(init=False)
     _there: set[str] = field(default_factory=set)
     _at_work: set[str] = field(default_factory=set)
+    _losses: Counter[tuple[str, tuple[str, ...], str]] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -57,11 +63,13 @@ class Board:
         with self._lock:
             self._there = there
 
-    def give_back(self, unit: Unit, items: Iterable[Item]) -> None:
-        """What a unit that went away had taken and not done."""
+    def give_back(self, unit: Unit, items: Iterable[Item], lost: Item | None = None) -> None:
+        """What a unit that went away had taken and not done; ``lost``: what ran there then."""
         with self._lock:
             self._at_work.discard(unit.name)
             self._waiting = [*items, *self._waiting]
+            if lost is not None:
+                self._losses[_key(lost)] += 1
 
     def waits_for(self, unit: Unit) -> bool:
         """Is there anything it could take?"""
@@ -71,7 +79,7 @@ class Board:
     def rest(self) -> list[LeftOut]:
         """What nobody took, and why."""
         with self._lock:
-            return [_left(i, self._fits(i)) for i in self._waiting if i.role == "named"]
+            return [self._left(i) for i in self._waiting if i.role == "named"]
 
     def fits_any(self) -> bool:
         """Would anything still end in time, whoever took it?"""
@@ -99,11 +107,22 @@ class Board:
         return owner.kind == unit.kind and unit.takes(item.contract)
 
     def _fits(self, item: Item) -> bool:
+        """May it be begun yet?"""
+        return self._ends_in_time(item) and self._losses[_key(item)] < MOST_LOSSES
+
+    def _ends_in_time(self, item: Item) -> bool:
         return self.clock() + item.seconds <= self._ends_s
 
+    def _left(self, item: Item) -> LeftOut:
+        head = item.contract, item.vary, item.unit.kind
+        if (losses := self._losses[_key(item)]) >= MOST_LOSSES:
+            return LeftOut(*head, "units-lost", f"a unit went away while it ran, {losses} times")
+        if self._ends_in_time(item):
+            why = f"{item.unit.name} is not there, nor another of its kind"
+            return LeftOut(*head, "no-unit", why)
+        return LeftOut(*head, "budget", f"{item.reason}: {item.seconds / 60:.1f} min are not left")
 
-def _left(item: Item, fits: bool) -> LeftOut:
-    head = item.contract, item.vary, item.unit.kind
-    if fits:
-        return LeftOut(*head, "no-unit", f"{item.unit.name} is not there, nor another of its kind")
-    return LeftOut(*head, "budget", f"{item.reason}: {item.seconds / 60:.1f} min are not left")
+
+def _key(item: Item) -> tuple[str, tuple[str, ...], str]:
+    """A control is about its unit; of others it does not matter whose they were."""
+    return item.contract, item.vary, item.unit.name if item.fixed else item.unit.kind

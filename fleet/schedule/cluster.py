@@ -11,11 +11,12 @@ import copy
 import os
 import signal
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
@@ -44,6 +45,18 @@ NODE_LABEL = "fleet.dev/node"
 
 PREFLIGHT_S = 1800.0
 """How long a preflight may take: asking some backends whether they run compiles their kernels."""
+
+LOOK_S = 30.0
+"""How long a look at the units waits for nodes that are new, in all and once: one that answers
+later is there at a later look."""
+
+
+class _Asked(NamedTuple):
+    """A new node's watcher, and what it was asked."""
+
+    since_s: float
+    watcher: Any
+    devices: Any
 
 
 def _no_device(wanted: str, got: str) -> CannotRunError:
@@ -96,8 +109,11 @@ class RayCluster:
         self._labelled: Counter[str] = Counter()
         self._watchers: dict[str, tuple[Any, dict[str, Any]]] = {}
         self._devices: dict[str, list[Device]] = {}
+        self._asked: dict[str, _Asked] = {}
+        self._answering: dict[int, Any] = {}
+        self._stopped = threading.Event()
         self._look_again()
-        self._reserved: set[str] = set()
+        self._reserved: set[tuple[str, str]] = set()
         self._wanted = device
         self._place = self._first_place()
         self._places: list[Place] | None = None
@@ -107,8 +123,7 @@ class RayCluster:
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         try:
-            if failed is None:
-                self._sink.linger()
+            self._sink.close(linger=failed is None)
         finally:
             ray.shutdown()
 
@@ -119,7 +134,7 @@ class RayCluster:
     def places(self) -> Sequence[Place]:
         """That one, then all others of its kind. Two nodes of one label are one unit."""
         if self._places is None:
-            found = [place for label in self._nodes for place in self._places_on(label)]
+            found = [place for label in list(self._nodes) for place in self._places_on(label)]
             same = [place for place in found if place.kind == self._place.kind]
             self._places = [self._place, *(place for place in same if place != self._place)]
         return self._places
@@ -128,12 +143,40 @@ class RayCluster:
         """Every device of every node that answers, or its CPU."""
         with self._lock:
             self._look_again()
-            labels = list(self._nodes)
+            nodes = dict(self._nodes)
+        if self._wanted != "cpu":
+            self._ask_the_new(nodes)
+            nodes = {k: node for k, node in nodes.items() if node["NodeID"] in self._devices}
         found: list[Place] = []
-        for label in labels:
-            with suppress(CannotRunError, RayError):  # a node that is going away
+        for label in nodes:
+            with suppress(CannotRunError):  # it went away meanwhile
                 found += self._places_on(label)
         return found
+
+    def _ask_the_new(self, nodes: Mapping[str, Mapping[str, Any]]) -> None:
+        """All at a time, so that one that is dying holds up nobody."""
+        now = time.monotonic()
+        ids = {str(node["NodeID"]): label for label, node in nodes.items()}
+        for node_id, label in ids.items():
+            asked = self._asked.get(node_id)
+            if node_id not in self._devices and (asked is None or now - asked.since_s > START_S):
+                with suppress(CannotRunError):
+                    watcher = self._actor(Watcher, {}, 0, label)
+                    self._asked[node_id] = _Asked(now, watcher, watcher.devices.remote())
+        waits = {a.devices: a.since_s for i, a in self._asked.items() if i in ids}
+        young = [ref for ref, since_s in waits.items() if now - since_s < LOOK_S]
+        if young:
+            ray.wait(young, num_returns=len(young), timeout=LOOK_S)
+        ready, _ = ray.wait(list(waits), num_returns=len(waits), timeout=0) if waits else ([], [])
+        for node_id in [i for i in ids if i in self._asked and self._asked[i].devices in ready]:
+            asked = self._asked[node_id]
+            with suppress(RayError):  # asked again, once enough time went by
+                raw = ray.get(asked.devices, timeout=ANSWER_S)
+                identity = ray.get(asked.watcher.identity.remote(), timeout=ANSWER_S)
+                with self._lock:
+                    self._watchers.setdefault(ids[node_id], (asked.watcher, dict(identity)))
+                self._devices[node_id] = [Device(**each) for each in raw]
+                del self._asked[node_id]
 
     def at(self, place: Place) -> RayCluster:
         """A view of the same cluster."""
@@ -142,57 +185,103 @@ class RayCluster:
         return view
 
     def is_up(self) -> bool:
-        """Is the node there, and does its watcher answer? A watcher that died is started again."""
+        """Is the node there, and does its watcher answer? A watcher that died is started again.
+        Within four times ANSWER_S: Ray itself takes a minute to see that a node hangs."""
         label = self._place.node_label
         for _ in range(2):
             with self._lock:
                 self._look_again()
-                if label not in self._nodes:
-                    return False
+            if label not in self._nodes:
+                return False
             try:
-                ray.get(self._watcher(label)[0].identity.remote(), timeout=ANSWER_S)
-            except RayError:
+                watch, _ = self._watcher(label, ANSWER_S)
+                ray.get(watch.identity.remote(), timeout=ANSWER_S)
+            except (RayError, CannotRunError, AttemptFailed):
                 with self._lock:
                     self._watchers.pop(label, None)
             else:
                 return True
         return False
 
-    def wait_gone(self, node_label: str, process: Process, deadline_s: float) -> bool:
-        """From the node's watcher."""
-        if node_label not in self._nodes:
-            return False
-        watch, _ = self._watcher(node_label)
-        answer = watch.wait_gone.remote(asdict(process), deadline_s)
+    def wait_gone(self, node_label: str, process: Process, deadline_s: float) -> bool | None:
+        """From the node's watcher; one in another boot or PID namespace cannot see it."""
         try:
-            return bool(ray.get(answer, timeout=deadline_s + START_S))
-        except RayError:
-            return False
+            watch, _ = self._watcher(node_label)
+            answer = watch.wait_gone.remote(asdict(process), deadline_s)
+            return bool(ray.get(answer, timeout=deadline_s + ANSWER_S))
+        except (RayError, CannotRunError, AttemptFailed):
+            return None
+
+    def stop(self) -> None:
+        """Actors that have not answered are killed, which those who wait for them are told."""
+        self._stopped.set()
+        for actor in list(self._answering.values()):
+            ray.kill(actor, no_restart=True)
+
+    @contextmanager
+    def _answers(self, actor: Any) -> Iterator[None]:
+        """What is asked in the block ends with :meth:`stop`, and the actor with an error."""
+        self._answering[id(actor)] = actor
+        try:
+            if self._stopped.is_set():
+                raise AttemptFailed("start", "the driver was interrupted")
+            yield
+        except BaseException:
+            ray.kill(actor, no_restart=True)
+            raise
+        finally:
+            del self._answering[id(actor)]
+
+    def _node_of(self, label: str) -> dict[str, Any]:
+        """One that was there, and may have gone since.
+
+        Raises:
+            CannotRunError: it is not there.
+        """
+        try:
+            return self._nodes[label]
+        except KeyError:
+            there = ", ".join(sorted(self._nodes)) or "none"
+            raise CannotRunError(
+                "the cluster", "", f"a node {label}", f"only: {there}", "start it again"
+            ) from None
 
     def _look_again(self) -> None:
-        """Nodes by label; one that came back has a new id, and its old watcher is gone with it."""
-        alive = sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: str(n["NodeID"]))
+        """Nodes by label; one that came back has a new id, and its old watcher is gone with it.
+
+        Other threads read the table without the lock: what stays is never out of it.
+        """
+        alive = sorted(_usable(ray.nodes()), key=lambda n: str(n["NodeID"]))
         found: dict[str, dict[str, Any]] = {}
         for node in alive:
             found.setdefault(_label(node), node)
         self._labelled = Counter(map(_label, alive))
-        for label, node in self._nodes.items():
+        for label, node in list(self._nodes.items()):
             if found.get(label, {}).get("NodeID") != node["NodeID"]:
                 self._watchers.pop(label, None)
-        self._nodes.clear()
+                self._asked.pop(str(node["NodeID"]), None)
         self._nodes.update(found)
+        for label in set(self._nodes) - set(found):
+            del self._nodes[label]
 
     def _first_place(self) -> Place:
-        label = next(iter(self._nodes))
-        found = self._places_on(label)
-        if self._wanted not in (None, "cpu") and found[0].device is None:
+        """On the first node that answers and has what is wanted."""
+        failed: list[CannotRunError] = []
+        for label in list(self._nodes):
+            try:
+                found = self._places_on(label)
+            except CannotRunError as error:
+                failed.append(error)
+                continue
+            if self._wanted in (None, "cpu") or found[0].device is not None:
+                return found[0]
             there = ", ".join(each.uuid for each in self._devices_on(label)) or "none"
-            raise _no_device(str(self._wanted), there)
-        return found[0]
+            failed.append(_no_device(str(self._wanted), there))
+        raise failed[0]
 
     def _places_on(self, label: str) -> list[Place]:
         """Every device of a node that may be used, or its CPU."""
-        cpus = int(self._nodes[label]["Resources"].get("CPU", 0))
+        cpus = int(self._node_of(label)["Resources"].get("CPU", 0))
         host = [Place(label, None, cpus)]
         if self._wanted == "cpu":
             return host
@@ -201,7 +290,7 @@ class RayCluster:
 
     def _devices_on(self, label: str) -> list[Device]:
         """Asked once of each node that came."""
-        node = str(self._nodes[label]["NodeID"])
+        node = str(self._node_of(label)["NodeID"])
         if node not in self._devices:
             try:
                 raw = ray.get(self._watcher(label)[0].devices.remote(), timeout=START_S)
@@ -230,14 +319,15 @@ class RayCluster:
         answers = [actor.facts.remote(device.uuid if device else None) for device, actor in asked]
         return lambda: NodeThere(*head, tuple(map(_unit_there, asked, answers)))
 
-    def _watcher(self, label: str) -> tuple[Any, dict[str, Any]]:
+    def _watcher(self, label: str, within_s: float = START_S) -> tuple[Any, dict[str, Any]]:
         """The watcher of a node and its identity."""
         with self._lock:
             found = self._watchers.get(label)
         if found is not None:
             return found
         actor = self._actor(Watcher, {}, 0, label)
-        identity = ray.get(actor.identity.remote(), timeout=START_S)
+        with self._answers(actor):
+            identity = ray.get(actor.identity.remote(), timeout=within_s)
         with self._lock:  # of two that were started at a time the first stays
             return self._watchers.setdefault(label, (actor, dict(identity)))
 
@@ -249,7 +339,7 @@ class RayCluster:
         label: str | None = None,
     ) -> Any:
         """On that node, or on that of the unit."""
-        node = self._nodes[label or self._place.node_label]
+        node = self._node_of(label or self._place.node_label)
         remote = ray.remote(cls).options(
             num_cpus=num_cpus,
             max_restarts=0,
@@ -280,7 +370,9 @@ class RayCluster:
         """In one process on the node."""
         actor = self._actor(ReplayActor, environment, num_cpus)  # several share the device
         try:
-            found: dict[str, Any] = ray.get(actor.warm.remote(task.to_json()), timeout=deadline_s)
+            with self._answers(actor):
+                asked = actor.warm.remote(task.to_json())
+                found: dict[str, Any] = ray.get(asked, timeout=deadline_s)
         except GetTimeoutError as error:
             raise AttemptFailed("hang", f"no end within {deadline_s:g} s") from error
         except RayError as error:
@@ -296,11 +388,12 @@ class RayCluster:
         Raises:
             AttemptFailed: unschedulable, while others have all of them.
         """
-        node = self._nodes[task.node_label]
+        node = self._node_of(task.node_label)
         if task.device is None or node["Resources"].get("GPU", 0) < 1:
             return
+        mine = str(node["NodeID"]), task.device.uuid
         with self._lock:
-            if task.device.uuid in self._reserved:
+            if mine in self._reserved:
                 return
         on_it = [{"ray.io/node-id": node["NodeID"]}]
         group = placement_group([{"GPU": 1}], bundle_label_selector=on_it)
@@ -308,7 +401,7 @@ class RayCluster:
             remove_placement_group(group)
             raise AttemptFailed("unschedulable", f"no free device within {within_s:g} s")
         with self._lock:
-            self._reserved.add(task.device.uuid)
+            self._reserved.add(mine)
 
     def backends(
         self, task: ReplayTask, environment: Mapping[str, str], only: Sequence[str] | None
@@ -320,14 +413,12 @@ class RayCluster:
     def _ask(self, environment: Mapping[str, str], question: Callable[[Any], Any]) -> Any:
         actor = self._actor(ReplayActor, environment, num_cpus=1)
         try:
-            return ray.get(question(actor), timeout=PREFLIGHT_S)
-        except RayError as error:
+            with self._answers(actor):
+                return ray.get(question(actor), timeout=PREFLIGHT_S)
+        except (RayError, AttemptFailed) as error:
+            why = failure(error) if isinstance(error, RayError) else error
             raise CannotRunError(
-                "preflight",
-                "",
-                "a process that can check the contracts",
-                str(failure(error)),
-                "fleet doctor",
+                "preflight", "", "a process that can check the contracts", str(why), "fleet doctor"
             ) from error
         finally:
             ray.kill(actor, no_restart=True)
@@ -339,28 +430,30 @@ class RayCluster:
         num_cpus: int,
         deadline_s: float,
     ) -> RunningActor:
-        """One new actor; its process answers with its identity, and the watcher must see it."""
-        node = self._nodes.get(task.node_label)
-        if node is None:
-            raise AttemptFailed("unschedulable", f"no node {task.node_label} any more")
-        has = node["Resources"].get("CPU", 0)
-        if num_cpus > has:
-            raise AttemptFailed("unschedulable", f"{num_cpus} CPUs asked, node has {has:g}")
-        self._reserve(task, deadline_s)
+        """One new actor; its process answers with its identity, and the watcher must see it. One
+        that does not is ended."""
         try:
+            has = self._node_of(task.node_label)["Resources"].get("CPU", 0)
+            if num_cpus > has:
+                raise AttemptFailed("unschedulable", f"{num_cpus} CPUs asked, node has {has:g}")
+            self._reserve(task, deadline_s)
             watch, identity = self._watcher(task.node_label)
-        except RayError as error:
-            raise AttemptFailed("start", first_lines(error)) from error
-        actor = self._actor(ReplayActor, environment, num_cpus, task.node_label)
-        try:
-            raw = ray.get(actor.identity.remote(), timeout=deadline_s)
-            seen = bool(ray.get(watch.sees.remote(raw), timeout=START_S))
-        except GetTimeoutError as error:
-            ray.kill(actor, no_restart=True)
-            raise AttemptFailed("start", f"no answer within {deadline_s:g} s") from error
+            actor = self._actor(ReplayActor, environment, num_cpus, task.node_label)
+            with self._answers(actor):
+                raw = _within(deadline_s, actor.identity.remote())
+                seen = bool(_within(ANSWER_S, watch.sees.remote(raw)))
+        except CannotRunError as error:
+            raise AttemptFailed("unschedulable", f"no node {task.node_label} any more") from error
         except RayError as error:
             raise AttemptFailed("start", first_lines(error)) from error
         return RunningActor(actor, watch, Process(**raw), identity, task, seen)
+
+
+def _within(deadline_s: float, answer: Any) -> Any:
+    try:
+        return ray.get(answer, timeout=deadline_s)
+    except GetTimeoutError as error:
+        raise AttemptFailed("start", f"no answer within {deadline_s:g} s") from error
 
 
 def _unit_there(asked: tuple[Device | None, Any], answer: Any) -> UnitThere:
@@ -373,6 +466,12 @@ def _unit_there(asked: tuple[Device | None, Any], answer: Any) -> UnitThere:
         return UnitThere(uuid, name, why=first_lines(error))
     finally:
         ray.kill(actor, no_restart=True)
+
+
+def _usable(nodes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that run replays: a head that offers no CPU is there for the driver alone."""
+    alive = [node for node in nodes if node["Alive"]]
+    return [node for node in alive if node["Resources"].get("CPU", 0) >= 1] or alive
 
 
 def _label(node: Mapping[str, Any]) -> str:

@@ -40,7 +40,8 @@ Following = Callable[[Campaign], Follow]
 @dataclass(frozen=True)
 class Waits:
     """Bounds of a night's own waits, in seconds. ``await_unit_s``: for a unit that is not there,
-    while nothing runs; ``stop_s``: for what runs to end when the night is interrupted."""
+    while nothing runs; ``stop_s``: for what runs to end when the night is interrupted, which takes
+    as long as a death is watched for, and an answer of its node."""
 
     look_every_s: float = 2.0
     await_unit_s: float = 300.0
@@ -187,9 +188,13 @@ class Night:
         live = [lane for lane in self._lanes if lane.is_alive()]
         for lane in live:
             lane.campaign.stop()
+        if live:
+            self.launcher.stop()
         until = time.monotonic() + self.waits.stop_s
         for lane in live:
             lane.join(max(0.0, until - time.monotonic()))
+            if lane.is_alive():
+                self.on_event(f"{lane.unit.name} did not end; --campaign-id {self.id} goes on")
         for lane in self._lanes:
             lane.reap(board)
 
@@ -240,6 +245,9 @@ class _Lane(threading.Thread):
 
     def run(self) -> None:
         try:
+            if not self.campaign.launcher.is_up():  # listed, but it hangs or is going away
+                self.campaign.unit_is_down = True
+                return
             self._able = self._night.make_ready(self.campaign, self.unit)
             first: list[Slot] = []
             while more := self._feed():
@@ -252,7 +260,10 @@ class _Lane(threading.Thread):
         except KeyboardInterrupt:
             return
         except Exception as error:
-            self.error = error
+            if self.campaign.is_stopped:
+                return
+            self.campaign.unit_is_down = not self.campaign.launcher.is_up()
+            self.error = None if self.campaign.unit_is_down else error
 
     def _feed(self) -> list[Slot]:
         """The next set, as slots."""
@@ -267,6 +278,13 @@ class _Lane(threading.Thread):
             for i, slot in enumerate(item.slots)
         ]
 
+    def _lost_with(self) -> Item | None:
+        """What ran when the unit went away."""
+        last = next((e for e in reversed(self._ends) if e.state in RETRIED), None)
+        if last is None or not self.campaign.unit_is_down:
+            return None
+        return next((i for i in self._taken if _of(last.slot) in _replays(i)), None)
+
     def reap(self, board: Board) -> None:
         """Once it has ended: what its unit had begun and cannot finish is anybody's again."""
         if self.is_alive() or self._reaped:
@@ -276,21 +294,22 @@ class _Lane(threading.Thread):
             self._night.on_event(f"{self.unit.name} cannot go on: {self.error}")
         if self.error is None and not self.campaign.unit_is_down:
             return
-        ended = {
-            (e.slot.contract, e.slot.vary, e.slot.replay)
-            for e in self._ends
-            if e.state not in RETRIED
-        }
-        board.give_back(
-            self.unit,
-            [
-                item
-                for item in self._taken
-                if any((item.contract, item.vary, s.replay) not in ended for s in item.slots)
-            ],
-        )
+        ended = {_of(e.slot) for e in self._ends if e.state not in RETRIED}
+        open_ = [item for item in self._taken if not _replays(item) <= ended]
+        board.give_back(self.unit, open_, self._lost_with())
         if self.campaign.unit_is_down:
             self._night.on_event(f"{self.unit.name} went away")
+
+
+Replay = tuple[str, tuple[str, ...], int]
+
+
+def _of(slot: Slot) -> Replay:
+    return slot.contract, slot.vary, slot.replay
+
+
+def _replays(item: Item) -> set[Replay]:
+    return {(item.contract, item.vary, slot.replay) for slot in item.slots}
 
 
 def plan_of(landing: Landing, night: str) -> tuple[Item, ...] | None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from fleet.contract.canonical import from_text, sha256, to_text
 from fleet.contract.model import Contract
-from fleet.contract.vary import Own, draw, in_words, varied_contract
+from fleet.contract.vary import Own, draw, varied_contract
 from fleet.contract.vary import environment as varied_environment
 from fleet.errors import AttemptFailed, EvidenceError, StoreError
 from fleet.evidence.landing import Landing
@@ -34,7 +34,7 @@ from fleet.replay.task import ReplayTask, device_environment
 from fleet.schedule.interrupts import Interrupts
 from fleet.schedule.launcher import Gone, Launcher, Place, Running
 from fleet.schedule.metrics import meter_of
-from fleet.schedule.plan import Slot, Work
+from fleet.schedule.plan import Slot, Work, told
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.resume import Done, Key, done, give_up_open, key_of, require_same
 
@@ -152,16 +152,28 @@ class Campaign:
                     slots = [] if self.unit_is_down else follow(ends)
                     self._total += len(slots)
             finally:
-                for live in tuple(self._alive):
-                    self._interrupted(ledger, live, self._end(ledger, live))
+                self._end_all(ledger)
                 ledger.append("closed")
         return ends
 
+    def _end_all(self, ledger: Ledger) -> None:
+        """Interrupted, or the ledger cannot be written: no process is left either way."""
+        for live in tuple(self._alive):
+            live.running.kill()
+        for live in tuple(self._alive):
+            self._give_up_as(ledger, live, self._end(ledger, live), _INTERRUPTED)
+
     def stop(self) -> None:
-        """From another thread: end what runs, as an interrupt would."""
+        """From another thread: end what runs, as an interrupt would, and begin nothing more. What
+        is being started meanwhile is the launcher's to end (:meth:`Launcher.stop`)."""
         self._stopped = True
         for live in tuple(self._alive):
             live.running.kill()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Was it told to?"""
+        return self._stopped
 
     def _reused(self, slots: Sequence[Slot]) -> tuple[list[AttemptEnd], list[Slot]]:
         """(ends of what was done already, what is left)."""
@@ -235,6 +247,7 @@ class Campaign:
             unfinished = [end for end in ended if end.state in RETRIED]
             if unfinished and not self.launcher.is_up():
                 self.unit_is_down = True
+                yield from [self._went_away(ledger, live) for live in tuple(self._alive)]
                 return
             turns.extendleft(reversed(list(self._again(now.turn, unfinished))))
 
@@ -281,28 +294,35 @@ class Campaign:
 
     def _begin(self, ledger: Ledger, slot: Slot) -> AttemptEnd | _Live:
         resolved = self.contracts[slot.contract]
+        self._unless_stopped()
         task = self.task(slot, resolved, secrets.token_hex(8))
         place = f"[{slot.index + 1}/{self._total}]"
-        self.on_event(f"{place} {slot.contract} {_told(slot, task)}: attempt {task.attempt}")
+        self.on_event(f"{place} {slot.contract} {told(slot, task)}: attempt {task.attempt}")
         ledger.append("planned", task.attempt, **self._planned(slot, task))
         try:
             with self._interrupts.let_through():
                 running = self._start(task, resolved)
         except AttemptFailed as failed:
-            never_was = failed.code == "unschedulable"
-            return self._give_up(ledger, slot, task, "FAILED" if never_was else "LOST", failed)
+            why = _INTERRUPTED if self._stopped else failed
+            never_was = why.code == "unschedulable"
+            return self._give_up(ledger, slot, task, "FAILED" if never_was else "LOST", why)
         except BaseException:
             self._give_up(ledger, slot, task, "LOST", _INTERRUPTED)
             raise
-        process = vars(running.process)
-        ledger.append("started", task.attempt, process=process, watcher=dict(running.watcher))
         unit = self.place_of(slot)
         before = self._last.get(unit)
         live = _Live(slot, task, running, before and before.task.attempt)
         self._last[unit] = live
-        self._alive.append(live)
+        self._alive.append(live)  # first, so that it is ended if the ledger cannot be written
+        process = vars(running.process)
+        ledger.append("started", task.attempt, process=process, watcher=dict(running.watcher))
+        self._unless_stopped()  # asked once it can be found: whoever stops it later kills it
         running.prepare()
         return live
+
+    def _unless_stopped(self) -> None:
+        if self._stopped:
+            raise KeyboardInterrupt
 
     def _watch(self, ledger: Ledger, live: _Live) -> AttemptEnd:
         begun_s = time.monotonic()
@@ -321,16 +341,14 @@ class Campaign:
             failed = error
         except Exception as error:
             failed = AttemptFailed("engine-error", f"{type(error).__name__}: {error}"[:500])
-        if self._stopped:
-            raise KeyboardInterrupt
+        self._unless_stopped()
         gone = self._end(ledger, live)
         if failed is None:
             failed = self._unacceptable(task, digest)
         if failed is None and gone.gone and gone.seen_alive:
             return self._accept(ledger, slot, task, digest)
-        state: State = "FAILED" if gone.gone else "LOST"
         unseen = AttemptFailed("death-not-observed", "the process was told to end")
-        return self._give_up(ledger, slot, task, state, failed or unseen)
+        return self._give_up_as(ledger, live, gone, failed or unseen)
 
     def _start(self, task: ReplayTask, resolved: Resolved) -> Running:
         environment = self.environment(task, resolved)
@@ -374,10 +392,21 @@ class Campaign:
         ledger.append("given_up", task.attempt, state=state, cause=cause.to_json())
         return AttemptEnd(task.attempt, slot, state, cause)
 
-    def _interrupted(self, ledger: Ledger, live: _Live, gone: Gone) -> None:
-        """Ctrl-C or SIGTERM: the attempt has an end in the ledger before the driver goes."""
+    def _give_up_as(
+        self, ledger: Ledger, live: _Live, gone: Gone, failed: AttemptFailed
+    ) -> AttemptEnd:
+        """FAILED when its death was seen. Of one that only the scheduler calls dead nobody knows:
+        a process outlives its node's raylet by seconds."""
+        if not gone.gone and failed.code == "killed":
+            code = "death-not-observed" if self.launcher.is_up() else "node-unreachable"
+            failed = AttemptFailed(code, failed.text, failed.details)
         state: State = "FAILED" if gone.gone else "LOST"
-        self._give_up(ledger, live.slot, live.task, state, _INTERRUPTED)
+        return self._give_up(ledger, live.slot, live.task, state, failed)
+
+    def _went_away(self, ledger: Ledger, live: _Live) -> AttemptEnd:
+        """It was preparing when its unit went away."""
+        failed = AttemptFailed("node-unreachable", "its node went away while it was preparing")
+        return self._give_up_as(ledger, live, self._end(ledger, live), failed)
 
     def _end(self, ledger: Ledger, live: _Live) -> Gone:
         task, running = live.task, live.running
@@ -447,17 +476,6 @@ class Campaign:
 
     def _own(self, contract: Contract, ids: Sequence[str]) -> Own:
         return Own.of(contract, len(ids), self.cores)
-
-
-def _told(slot: Slot, task: ReplayTask) -> str:
-    """What a replay does, for whoever watches."""
-    if task.vary:
-        return f"replay {slot.replay}, {in_words(task.vary)}{'' if task.varied else ', reference'}"
-    if task.trace is None:
-        return f"replay {slot.replay}"
-    if task.trace.targets:
-        return f"replay {slot.replay}, repeating {task.trace.targets[0].path or 'the model'}"
-    return f"replay {slot.replay}, traced"
 
 
 ONE = "same-unit"

@@ -132,8 +132,13 @@ class Launcher(Protocol):
     def is_up(self) -> bool:
         """Does the unit's node still answer? Bounded."""
 
-    def wait_gone(self, node_label: str, process: Process, deadline_s: float) -> bool:
-        """Watch a process of an earlier driver disappear; False when it was not seen to."""
+    def wait_gone(self, node_label: str, process: Process, deadline_s: float) -> bool | None:
+        """Watch a process of an earlier driver disappear; False when it was still there at the end,
+        None when nobody could look."""
+
+    def stop(self) -> None:
+        """Interrupted: nothing starts any more, on whichever unit, and whoever waits for a process
+        to start, or for its answer to a question, is told at once. Running attempts go on."""
 
     def prewarm(
         self, task: ReplayTask, environment: Mapping[str, str], num_cpus: int, deadline_s: float

@@ -138,7 +138,8 @@ def item_of(raw: Mapping[str, Any]) -> Item:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What does not run and why. ``code``: budget, current, differs, cannot-run or no-unit."""
+    """What does not run and why. ``code``: budget, current, differs, cannot-run, no-unit or
+    units-lost."""
 
     contract: str
     vary: tuple[str, ...]

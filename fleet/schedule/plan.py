@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fleet.contract.model import Contract
+from fleet.contract.vary import in_words
 from fleet.evidence.states import Purpose
-from fleet.replay.task import TraceOrder
+from fleet.replay.task import ReplayTask, TraceOrder
 
 Role = Literal["named", "control"]
 
@@ -115,3 +116,14 @@ def plan(
         Slot(index, name, i, role, works.get(name), vary)
         for index, (role, name, i, vary) in enumerate(runs)
     ]
+
+
+def told(slot: Slot, task: ReplayTask) -> str:
+    """What a replay does, for whoever watches."""
+    if task.vary:
+        return f"replay {slot.replay}, {in_words(task.vary)}{'' if task.varied else ', reference'}"
+    if task.trace is None:
+        return f"replay {slot.replay}"
+    if task.trace.targets:
+        return f"replay {slot.replay}, repeating {task.trace.targets[0].path or 'the model'}"
+    return f"replay {slot.replay}, traced"

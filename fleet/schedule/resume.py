@@ -108,7 +108,7 @@ def give_up_open(
             process = Process(**started[attempt].body["process"])
             node = planned[attempt].body["node"]
             seen = launcher.wait_gone(node, process, deadline_s)
-            if not seen and node in {place.node_label for place in launcher.units()}:
+            if seen is False:
                 raise CannotRunError(
                     f"campaign {ledger.campaign}",
                     attempt,
@@ -116,5 +116,5 @@ def give_up_open(
                     f"process {process.pid} lives on {node}",
                     f"end it, then the same command again (waited {deadline_s:g} s)",
                 )
-            ledger.append("gone", attempt, seen_alive=False, gone=seen, watcher={})
+            ledger.append("gone", attempt, seen_alive=False, gone=bool(seen), watcher={})
         ledger.append("given_up", attempt, state="LOST", cause=DRIVER_GONE.to_json())

@@ -157,6 +157,17 @@ def newest_platforms(con: Connection) -> dict[str, tuple[str, float]]:
     return {unit: (to_text(platform), at_s) for unit, platform, at_s in found}
 
 
+def shown_platforms(con: Connection) -> list[tuple[str, str, float]]:
+    """(unit, class key as text, when accepted) wherever a unit showed another one than before."""
+    found = con.execute(
+        "SELECT unit, platform, accepted_at_s FROM (SELECT unit, platform, accepted_at_s, "
+        "lag(platform) OVER (PARTITION BY unit ORDER BY accepted_at_s, attempt) AS before "
+        "FROM attempts WHERE unit <> '' AND platform IS NOT NULL AND accepted_at_s IS NOT NULL) "
+        "WHERE before IS DISTINCT FROM platform ORDER BY unit, accepted_at_s"
+    ).fetchall()
+    return [(unit, to_text(platform), at_s) for unit, platform, at_s in found]
+
+
 def units_of_platforms(con: Connection) -> dict[str, int]:
     """Class key as text -> how many units ever showed that platform."""
     found = con.execute(

@@ -150,18 +150,25 @@ def replace_contracts(
     con.execute("DELETE FROM contracts")
     for digest, name in named:
         if digest is not None:
-            body = dict(bodies.get(digest, {})) | {"asked": asked.get((digest, name))}
+            by_campaign = asked.get((digest, name), {})
+            newest = next(reversed(by_campaign.values()), None)
+            body = dict(bodies.get(digest, {})) | {"asked": newest}
+            body["asked_as_control"] = {
+                chain.campaign: by_campaign[chain.campaign]
+                for chain in chains
+                if chain.campaign in by_campaign and name in _controls(chain)
+            }
             con.execute("INSERT INTO contracts VALUES (?, ?, ?)", [digest, name, as_json(body)])
 
 
-def _asked(chains: Sequence[Chain]) -> dict[tuple[bytes, str], Any]:
-    """What the newest campaign asked of each (execution id, name)."""
+def _asked(chains: Sequence[Chain]) -> dict[tuple[bytes, str], dict[str, Any]]:
+    """(execution id, name) -> campaign -> what it asked of that, the newest last."""
     opened = [e for chain in chains if (e := chain.first("campaign")) is not None]
-    found: dict[tuple[bytes, str], Any] = {}
+    found: dict[tuple[bytes, str], dict[str, Any]] = {}
     for entry in sorted(opened, key=lambda e: (e.at_s, e.campaign)):
         for item in entry.body.get("contracts", []):
             if isinstance(item, dict) and (digest := blob(item.get("execution_id", ""))):
-                found[digest, str(item.get("name", ""))] = item
+                found.setdefault((digest, str(item.get("name", ""))), {})[entry.campaign] = item
     return found
 
 

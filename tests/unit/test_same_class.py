@@ -10,9 +10,11 @@ import pytest
 from fleet.errors import CannotRunError, ContractError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Entry, campaigns, read_chain
-from fleet.report.answers import CampaignAnswer
+from fleet.report.answers import Answers, CampaignAnswer
+from fleet.report.status import status_rows
 from fleet.schedule.certify import certify
 from fleet.schedule.driver import Limits
+from fleet.store.open import open_reader
 from tests.campaigns import (
     CONTRACT,
     QUICK,
@@ -143,3 +145,20 @@ def test_the_command_line_may_ask_for_it(tmp_path: Path) -> None:
 def test_a_varied_claim_about_several_units_is_refused_from_there_too(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match="beside vary"):
         run(tmp_path, two(), CONTRACT, scope="same-class", claims=(("order",),))
+
+
+def test_controls_of_an_earlier_campaign_are_held_against_what_that_one_asked(
+    tmp_path: Path,
+) -> None:
+    """On one unit then, on two now: the first campaign's PASS stands."""
+    (first,) = run(tmp_path, FakeLauncher(labels=("left",)), CONTRACT).contracts
+    assert (first.verdict, first.scope) == ("PASS", "same-unit")
+    write_contract(tmp_path / "configs", "second", TEXT.replace("seed = 0", "seed = 1"))
+    asked, planned, places = planned_in(tmp_path, "second")
+    assert certify(asked, planned, places, two(), lambda _: None).exit_code() == 0
+    with open_reader(places.store) as store:
+        answers = Answers(store, Landing.open(places.landing))
+        rows = status_rows(answers, ["mine", "second"], places.search, places.cache, 0.0)
+    assert [(row.contract, row.verdict and row.verdict.verdict) for row in rows] == [
+        ("mine", "PASS"), ("second", "PASS"),
+    ]  # fmt: skip

@@ -1,0 +1,162 @@
+"""A report: one document, and the page and the Markdown that are made of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.cli import run
+from fleet.evidence.landing import Landing
+from fleet.report.answers import Answers
+from fleet.report.html_page import html_page
+from fleet.report.markdown_report import MARKS, markdown
+from fleet.report.report_data import BINS, report_document
+from fleet.report.status import status_rows
+from fleet.store.open import open_reader
+from tests.campaigns import places_in
+
+HOSTILE = "</script><img src=x onerror=alert(1)> & <b>\"'|`*"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def document(campaigned: Path) -> dict[str, Any]:
+    places = places_in(campaigned)
+    with open_reader(places.store) as store:
+        answers = Answers(store, Landing.open(places.landing))
+        rows = status_rows(answers, [], places.search, places.cache, time.time())
+        made = report_document(answers, rows, time.time())
+    return json.loads(json.dumps(made))  # type: ignore[no-any-return]
+
+
+def cell_of(document: dict[str, Any], contract: str) -> dict[str, Any]:
+    (found,) = [cell for cell in document["cells"] if cell["contract"] == contract]
+    return found  # type: ignore[no-any-return]
+
+
+def test_a_cell_holds_what_qualifies_its_verdict(document: dict[str, Any]) -> None:
+    toy = cell_of(document, "toy")
+    assert (toy["state"], toy["claim"], len(toy["over_time"])) == ("PASS", "exact repeat", 2)
+    (shared,) = toy["classes"]
+    assert (shared["replays"], len(shared["units"])) == (2, 1)
+    assert toy["expires_at"] > toy["accepted_at"]
+    assert toy["commands"] == ["fleet certify toy"]
+    assert len(toy["margins"]["bins"]) == BINS
+    assert sum(each["records"] for each in toy["margins"]["bins"]) == toy["margins"]["records"]
+    racy = cell_of(document, "control-racy-synthetic")
+    assert (racy["state"], racy["behaves"], len(racy["classes"])) == ("FAIL", True, 2)
+    sample, arm = (racy["first_difference"][key] for key in ("sample_id", "arm"))
+    assert racy["commands"][1:] == [
+        f"fleet replay control-racy-synthetic --sample {sample} --arm {arm}",
+        f"fleet trace control-racy-synthetic --sample {sample} --arm {arm}",
+    ]
+    (platform,) = document["platforms"]
+    assert platform["differs_in"] == []
+    assert platform["facts"]["packages.torch.version"]
+
+
+def test_the_page_needs_nothing_else_and_says_so_to_the_browser(document: dict[str, Any]) -> None:
+    page = html_page(document)
+    assert re.findall(r"""(?:src|href)=["'](?!#)""", page) == []
+    assert re.findall(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", page) == []
+    policy = re.search(r'content="(default-src [^"]*)"', page)
+    assert policy is not None
+    allowed = set(re.findall(r"sha256-[A-Za-z0-9+/=]+", policy[1].replace("&#43;", "+")))
+    inline = re.findall(r"<style>(.*?)</style>|<script>(.*?)</script>", page, re.DOTALL)
+    for style, script in inline:
+        digest = hashlib.sha256((style or script).encode()).digest()
+        assert f"sha256-{base64.b64encode(digest).decode()}" in allowed
+    assert len(inline) == len(allowed) == 2
+
+
+def hostile(value: Any, key: str = "") -> Any:
+    """Every text that is none of the product's own words, made to break out."""
+    if isinstance(value, dict):
+        return {k: hostile(v, k) for k, v in value.items()}
+    if isinstance(value, list):
+        return [hostile(v, key) for v in value]
+    own = {"state", "verdict", "platform", "digest", "root", "attained_grade"}
+    return value if not isinstance(value, str) or key in own else f"{value}{HOSTILE}"
+
+
+def test_nothing_of_the_evidence_becomes_markup(document: dict[str, Any]) -> None:
+    odd = hostile(document)
+    page, text = html_page(odd), markdown(odd)
+    assert "<img" not in page and '<b>"' not in page
+    assert page.count("</script>") == 2
+    data = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert json.loads(data[1]) == odd
+    assert "<img" not in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {len(document["platforms"]) + 2}
+
+
+def test_markdown_shows_the_matrix_and_why_what_does_not_pass(document: dict[str, Any]) -> None:
+    text = markdown(document)
+    assert f"| toy, exact repeat | {MARKS['PASS']} **PASS** logits, 1/1 units" in text
+    assert "a control: as expected" in text
+    assert "- **FAIL** control-racy-synthetic, exact repeat" in text
+    assert "  - `fleet certify toy`" not in text
+
+
+def test_thousands_of_cells_are_one_page_in_seconds(document: dict[str, Any]) -> None:
+    toy = cell_of(document, "toy")
+    many = document | {
+        "cells": [toy | {"contract": f"contract-{i:04}"} for i in range(5000)],
+    }
+    begun = time.monotonic()
+    page = html_page(many)
+    assert time.monotonic() - begun < 20
+    assert page.count('class="cell PASS"') == 5000
+
+
+@pytest.mark.parametrize("kind", ["html", "md", "json"])
+def test_the_verb_writes_one_whole_file(
+    campaigned: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    where = ["--store", f"{campaigned}/var/fleet.duckdb", "--landing", f"{campaigned}/var/landing"]
+    assert run(["report", "--format", kind, *where, "--configs", f"{campaigned}/configs"]) == 0
+    assert [p.name for p in tmp_path.iterdir()] == [f"fleet-report.{kind}"]
+    assert "toy" in (tmp_path / f"fleet-report.{kind}").read_text()
+    target = tmp_path / "no" / "such" / "folder.html"
+    assert run(["report", *where, "--output", str(target)]) == 2
+    assert not target.parent.exists()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_a_browser_shows_the_matrix_and_opens_a_cell(
+    document: dict[str, Any], tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(html_page(hostile(document)), encoding="utf-8")
+    index = next(i for i, c in enumerate(document["cells"]) if c["state"] == "FAIL")
+    dom = _dom(page, f"#cell-{index}", tmp_path)
+    assert 'aria-expanded="true"' in dom
+    detail = dom[dom.index('id="detail-title"') :]
+    for words in ("Attempts over time", "First difference", "Look again", "<svg"):
+        assert words in detail
+    assert "<img" not in dom
+    assert re.search(r"id=\"shown\"[^>]*>\d+ rows", dom)
+
+
+def _dom(page: Path, anchor: str, work: Path) -> str:
+    """What a headless browser made of it."""
+    command = [
+        str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
+        "--no-first-run", "--disable-background-networking", "--disable-component-update",
+        "--disable-sync", f"--user-data-dir={work / 'profile'}", "--dump-dom",
+        page.as_uri() + anchor,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
