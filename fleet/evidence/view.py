@@ -61,6 +61,8 @@ def view(landing: Landing, execution_ids: Iterable[str], heads: Heads, folder: P
 def _require_prefix(landing: Landing, name: str, length: int, head: str) -> None:
     """The entry that was the last one then is still there, as it was."""
     path = ledger.chain_folder(landing, name) / f"{length - 1:06d}.json"
+    if length < 1 and (length, head) != (0, ledger.START):
+        raise EvidenceError("evidence-altered", f"no chain {name} ever stood so: {length} entries")
     if length == 0:
         return
     if not path.exists():
