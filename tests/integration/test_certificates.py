@@ -16,6 +16,7 @@ from fleet.replay.engines.synthetic import LIKELY
 from tests.campaigns import CONTRACT, RACY, FakeLauncher, certified, write_contract
 from tests.sites import Site, new_site
 from tests.unit.test_metrics import another_alphabet
+from tests.unit.test_nightly import night_run, write_fleet
 
 LATER = "2099-01-01T00:00:00Z"
 
@@ -304,3 +305,17 @@ def test_what_is_untested_or_stale_is_not_certified(home: Site) -> None:
     assert (code, "changed since" in err) == (3, True)
     assert home.fleet("certificate", "issue", "other", "--key", "mine", "--vary", "order")[0] == 3
     assert read_log(landing_of(home)) == []
+
+
+def test_a_night_revokes_too(home: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = issued(home)
+    write_fleet(home.root, "another", contracts='"toy"')
+    script = another_alphabet(monkeypatch, attempt=5)  # the second replay of toy
+    _, answer = night_run(home.root, FakeLauncher(labels=("another",), script=script))
+    monkeypatch.setattr("fleet.replay.engines.synthetic.LIKELY", LIKELY)
+    assert answer is not None and [row.verdict.verdict for row in answer.rows if row.verdict] == [
+        "FAIL"
+    ]
+    assert verified(home, path)[:2] == (1, "REVOKED")
+    (revocation,) = read_log(landing_of(home))[0].revocations
+    assert revocation.campaign == answer.night

@@ -13,6 +13,7 @@ from fleet.evidence import retractions, signing
 from fleet.evidence.landing import Landing
 from fleet.replay.engines.synthetic import LIKELY
 from tests.campaigns import FakeLauncher, certified
+from tests.object_store import object_store
 from tests.sites import Site, new_site, reason
 from tests.unit.test_metrics import another_alphabet
 
@@ -149,3 +150,28 @@ def test_a_record_made_by_hand_reads_as_the_product_made_it(home: Site) -> None:
     made = retractions.record(landing_of(home), attempt, "x", signer, 0.0)
     assert retractions.read(landing_of(home)) == [made]
     assert (made.fault, made.by) == (None, signer.public_key.keyid)
+
+
+def test_a_retraction_in_object_storage_is_one_for_every_site_that_trusts_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with object_store(monkeypatch):
+        here = new_site(tmp_path / "here", monkeypatch, capfd)
+        assert here.certify()[0] == 0
+        _, out, _ = here.fleet("certificate", "keygen", "--out", "mine", "--name", "release team")
+        line = out.splitlines()[-1]
+        (here.root / "configs" / "keys").write_text(line)
+        path = tmp_path / "c.json"
+        issue = ("certificate", "issue", "toy", "--key", "mine", "--output", str(path))
+        assert here.fleet(*issue)[0] == 0
+        there = new_site(tmp_path / "there", monkeypatch, capfd)
+        (there.root / "configs" / "keys").write_text(line)
+        verify = ("certificate", "verify", str(path), "--key", str(here.root / "mine.pub"))
+        assert there.fleet(*verify)[0] == 0
+        attempt = toy(here.status())["attempts"][0]["attempt"]
+        assert retract(here, attempt)[0] == 0
+        there.ingested()
+        assert reason(there.status()) == reason(here.status())
+        assert reason(there.status()).startswith("VOID VOID(retracted)")
+        code, out, _ = there.fleet(*verify)
+        assert code == 3 and "RETRACTED" in out
