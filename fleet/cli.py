@@ -20,7 +20,7 @@ import typer.exceptions
 from rich.console import Console
 
 import fleet
-from fleet import fleet_verbs, report_verbs
+from fleet import certificate_verbs, fleet_verbs, report_verbs
 from fleet.errors import FleetError, UsageError
 from fleet.options import (
     CampaignId,
@@ -58,6 +58,7 @@ app = typer.Typer(
 contract_app = typer.Typer(help="Check, show or start a contract.", no_args_is_help=True)
 app.add_typer(contract_app, name="contract")
 app.add_typer(store_app, name="store")
+app.add_typer(certificate_verbs.certificate_app, name="certificate")
 
 
 @app.command()
@@ -331,6 +332,7 @@ def logs(
 
 
 app.command()(fleet_verbs.doctor)
+app.command()(certificate_verbs.retract)
 app.command()(report_verbs.report)
 
 

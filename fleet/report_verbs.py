@@ -43,12 +43,11 @@ def report(
     from fleet.report.answers import Answers
     from fleet.report.report_data import report_document
     from fleet.report.status import status_rows
-    from fleet.store.open import open_reader
 
     if open_it and kind is not Kind.html:
         raise UsageError("command line", "--open", "--format html", kind.value, "leave out one")
     places, now_s = where.places(), time.time()
-    with open_reader(where.store) as store:
+    with places.open_store() as store:
         answers = Answers(store, places.open_landing())
         rows = status_rows(answers, contracts or [], places.search, places.cache, now_s)
         document = report_document(answers, rows, now_s)

@@ -192,10 +192,29 @@ def chain_head(landing: Landing, campaign: str) -> str:
     return to_text(sha256(files[-1].read_bytes())) if files else START
 
 
+Heads = dict[str, tuple[int, str]]
+"""Chain -> its number of entries, and its head."""
+
+
+def heads_of(landing: Landing, kind: str = "") -> Heads:
+    """How far every chain goes whose name begins so."""
+    found: Heads = {}
+    for name in _chains(landing):
+        if name.startswith(kind):
+            files = sorted(chain_folder(landing, name).glob("[0-9]*.json"))
+            found[name] = (len(files), to_text(sha256(files[-1].read_bytes())) if files else START)
+    return found
+
+
+def head_over(heads: Heads) -> str:
+    """SHA-256 over sorted heads of chains: one value for all that they hold."""
+    lines = [f"{name} {head}\n" for name, (_, head) in sorted(heads.items())]
+    return to_text(sha256("".join(lines).encode()))
+
+
 def landing_head(landing: Landing) -> str:
-    """SHA-256 over the sorted heads of all chains: one value for everything the ledger holds."""
-    heads = [f"{name} {chain_head(landing, name)}\n" for name in _chains(landing)]
-    return to_text(sha256("".join(heads).encode()))
+    """:func:`head_over` all chains: one value for everything the ledger holds."""
+    return head_over(heads_of(landing))
 
 
 def ends(entries: list[Entry]) -> Iterator[tuple[str, Entry | None]]:

@@ -28,6 +28,10 @@ KEY_VARIABLE = "FLEET_SIGNING_KEY"
 KEYGEN = "fleet certificate keygen --out FILE makes a pair"
 
 
+_KEYS = {"payload", "payloadType", "signatures"}, {"keyid", "sig"}
+"""Of an envelope, and of its signature: the library would keep others, which nobody signed."""
+
+
 @dataclass(frozen=True)
 class Opened:
     """The payload of an envelope whose signature holds, and the id of the key that made it."""
@@ -194,6 +198,7 @@ def open_envelope(data: bytes, key: SSlibKey) -> Opened:
 
     raw = _parse(data)
     claimed = signed_by(data)
+    exact = set(raw), set(raw["signatures"][0])
     if claimed != key.keyid:
         raise EvidenceError("wrong-key", f"signed with key {claimed}, not with {key.keyid}")
     try:
@@ -202,7 +207,7 @@ def open_envelope(data: bytes, key: SSlibKey) -> Opened:
         envelope.verify([key], 1)
     except (KeyError, TypeError, ValueError, VerificationError) as error:
         raise EvidenceError("evidence-altered", f"the signature does not hold: {error}") from error
-    if again != data or envelope.payload_type != PAYLOAD_TYPE:
+    if exact != _KEYS or again != data or envelope.payload_type != PAYLOAD_TYPE:
         raise EvidenceError("evidence-altered", "the envelope is not in canonical form")
     return Opened(_object(envelope.payload), key.keyid)
 

@@ -74,11 +74,25 @@ def markdown(document: Mapping[str, Any]) -> str:
         head = f"{cell['contract']}, {cell['claim']}, {cell['platform_label'] or 'unknown'}"
         lines.append(f"- **{cell['state']}** {_text(head)}: {_text(cell['reason'])}")
         lines += [f"  - `{_code(command)}`" for command in cell["commands"]]
+    lines += list(_retractions(document))
     if document["untested"]:
         lines += ["", "## Without evidence", ""]
         lines += [f"- {_text(each['contract'])}" for each in document["untested"]]
     lines += ["", f"fleet {_text(document['fleet'])}, rule version {document['rule_version']}."]
     return "\n".join(lines) + "\n"
+
+
+def _retractions(document: Mapping[str, Any]) -> Iterator[str]:
+    """Of what passes too: a FAIL whose evidence was withdrawn is told of."""
+    told = [cell for cell in document["cells"] if cell["retractions"]]
+    yield from ("", "## Retracted evidence", "") if told else ()
+    for cell in told:
+        words = [each["words"] for each in cell["retractions"]]
+        before = cell["without_retractions"]
+        if before is not None:
+            words.append(f"with it this would be {before['verdict']}: {before['reason']}")
+        place = f"{cell['contract']}, {cell['claim']}, {cell['platform_label'] or 'unknown'}"
+        yield f"- {_text(place)}: {_text('; '.join(words))}"
 
 
 def _shown(cell: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ from fleet.schedule.lease import lease
 from fleet.schedule.metrics import meter_of
 from fleet.schedule.plan import MUST, TRACED, Slot, Work, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
+from fleet.schedule.revoke import revoke_and_tell
 from fleet.schedule.room import needs, require_room
 from fleet.schedule.tracing import TracePlan, Tracing, first_sample, plan_for
 from fleet.schedule.warming import warm
@@ -413,6 +414,7 @@ def certify(
         landing = places.open_landing()
         ids = {r.execution_id for r in (*planned.named, *planned.controls)}
         decide_and_tell(landing, store, ids, say)
+        revoke_and_tell(landing, store, campaign.id, ids, say)
         answers, named = Answers(store, landing), planned.asked(planned.named)
         answer = answers.campaign(campaign.id, named, planned.asked(planned.controls))
         announce(answers, answer, named, meter, os.environ)

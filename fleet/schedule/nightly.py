@@ -43,6 +43,7 @@ from fleet.schedule.night import plan_night
 from fleet.schedule.night_terms import Item, NightPlan, Unit, Wanted
 from fleet.schedule.plan import MUST, controls_for
 from fleet.schedule.resolve import resolve_contract
+from fleet.schedule.revoke import revoke_and_tell
 from fleet.schedule.roster import Seen, expected_units, real_units
 
 
@@ -160,7 +161,9 @@ def run_night(
         finally:
             ingest_after(places.store, landing)
     with places.open_store() as store:
-        decide_and_tell(landing, store, {r.execution_id for r in contracts.values()}, say)
+        ids = {r.execution_id for r in contracts.values()}
+        decide_and_tell(landing, store, ids, say)
+        revoke_and_tell(landing, store, night.id, ids, say)
         answers = Answers(store, landing)
         asked = resolved.asked(resolved.controls)
         left = [each.to_json() for each in end.left_out]

@@ -27,7 +27,7 @@ def mentioned(text: str) -> set[str]:
     """Verbs that a document tells its reader to type; ``a|b`` names both."""
     found = set()
     for first, second in re.findall(r"\bfleet ([a-z]+)(?: ([a-z|]+))?", text):
-        if first in ("contract", "store"):
+        if first in ("certificate", "contract", "store"):
             found |= {f"{first} {word}" for word in second.split("|") if word}
         else:
             found.add(first)

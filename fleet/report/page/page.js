@@ -147,6 +147,8 @@ function show(index, button) {
     el("p", {}, cell.platform_label || "unknown platform"),
     el("p", {}, cell.reason),
     ...(cell.note ? [el("p", {}, cell.note)] : []),
+    ...(cell.retractions || []).map((r) => el("p", {}, r.words)),
+    ...(cell.without_retractions ? [el("p", {}, `with what was retracted it would be ${cell.without_retractions.verdict}: ${cell.without_retractions.reason}`)] : []),
     ...(cell.warnings || []).map((w) => el("p", { class: "dim" }, `warning: ${w}`)),
     el("div", { class: "grid" }, ...[
       section("Claim", facts([["grade", cell.attained_grade ? `${cell.attained_grade} (required: ${cell.required_grade})` : `required: ${cell.required_grade}`], ["scope", scope],
