@@ -285,7 +285,7 @@ def _short(rule: Rule, verdict: Verdict, units: int, age_s: float | None) -> Ite
         yield f"its scope is {verdict.scope}"
     if units < rule.min_units:
         recent = "" if days is None else " within that age"
-        yield f"{units} units{recent}, {rule.min_units} asked"
+        yield f"units = {units}{recent}, {rule.min_units} asked"
     if verdict.records < rule.min_n:
         yield f"n = {verdict.records}, {rule.min_n} asked"
     for kind, most in (("record", rule.max_record_bound), ("process", rule.max_process_bound)):

@@ -64,7 +64,7 @@ def _place(check: Check) -> str:
 
 def _asks(told: RuleAnswer) -> str:
     rule = told.rule
-    parts = [rule.grade, rule.scope, f"{rule.min_units} units", f"n >= {rule.min_n}"]
+    parts = [rule.grade, rule.scope, f"units >= {rule.min_units}", f"n >= {rule.min_n}"]
     parts += [f"at most {rule.max_age_days:g} d old"] if rule.max_age_days is not None else []
     for kind, most in (("record", rule.max_record_bound), ("process", rule.max_process_bound)):
         parts += [f"per {kind} <= {most:.3%}"] if most is not None else []
