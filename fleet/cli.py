@@ -20,7 +20,7 @@ import typer.exceptions
 from rich.console import Console
 
 import fleet
-from fleet import certificate_verbs, fleet_verbs, report_verbs
+from fleet import certificate_verbs, fleet_verbs, query_verbs, report_verbs
 from fleet.errors import FleetError, UsageError
 from fleet.options import (
     CampaignId,
@@ -108,28 +108,9 @@ def _show_plan(planned: Planned, form: Form) -> None:
     form.show(document, print_plan, document)
 
 
-@app.command()
-@grouped
-def status(
-    *,
-    contracts: Annotated[
-        list[str] | None, typer.Argument(help="Contract names; all if none.")
-    ] = None,
-    where: Where,
-    form: Form,
-) -> None:
-    """Which contracts PASS, where: grade, records, bounds, age."""
-    from fleet.report.answers import Answers
-    from fleet.report.document import status_document
-    from fleet.report.status import exit_code, status_rows
-    from fleet.report.terminal import print_status
-
-    places = where.places()
-    with places.open_store() as store:
-        answers = Answers(store, where.mirrored())
-        rows = status_rows(answers, contracts or [], places.search, places.cache, time.time())
-    form.show(status_document(rows), print_status, rows)
-    raise typer.Exit(exit_code(rows))
+app.command()(query_verbs.status)
+app.command()(query_verbs.matrix)
+app.command()(query_verbs.history)
 
 
 @app.command()
@@ -144,22 +125,9 @@ def units(where: Where, form: Form) -> None:
     form.show(units_document(rows), print_units, rows)
 
 
-@app.command()
-@grouped
-def diff(
-    a: Annotated[str, typer.Argument(help="An attempt, a platform digest, or a contract name.")],
-    b: Annotated[str, typer.Argument(help="The other one, of the same kind.")],
-    where: Where,
-    form: Form,
-) -> None:
-    """Compare two attempts or two platforms; says what differs and blames nothing."""
-    from fleet.report.answers import Answers
-    from fleet.report.diff import compare, print_diff
-
-    with where.places().open_store() as store:
-        found = compare(Answers(store, where.mirrored()), a, b)
-    form.show(found.to_json(), print_diff, found)
-    raise typer.Exit(found.exit_code())
+app.command()(query_verbs.diff)
+app.command()(query_verbs.query)
+app.command()(query_verbs.gate)
 
 
 @app.command()

@@ -5,6 +5,7 @@
     |  |- ContractError      a contract TOML, or what it refers to
     |  |- DatasetError       a dataset TOML or its JSONL
     |  |- FleetFileError     a fleet TOML
+    |  |- PolicyError        a policy TOML
     |  |- CheckpointError    a checkpoint that is missing, incomplete or of a refused kind
     |  |- CannotRunError     a contract that this machine cannot run, with the reason
     |  `- StoreError         a store or a landing that cannot be opened, written or understood
@@ -61,6 +62,10 @@ class DatasetError(UsageError):
 
 class FleetFileError(UsageError):
     """A fleet file is wrong: key, node, contract."""
+
+
+class PolicyError(UsageError):
+    """A policy file is wrong: key, rule, contract, fleet."""
 
 
 class CheckpointError(UsageError):

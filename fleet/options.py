@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 from rich.console import Console
 
-from fleet.report.screen import emit, out
+from fleet.errors import UsageError
+from fleet.report.screen import Cells, emit, emit_csv, out
 
 if TYPE_CHECKING:
     from fleet.evidence.landing import Landing
     from fleet.evidence.remote import Remote
+    from fleet.report.filters import Filters
     from fleet.schedule.certify import Places
     from fleet.schedule.cluster import RayCluster
     from fleet.schedule.driver import Limits
@@ -183,6 +185,86 @@ class Form:
             return emit(document, self.output)
         with out(self.output) as console:
             print_text(console, answer)
+
+
+@dataclass(frozen=True)
+class TableForm:
+    """How a table is given: text, one JSON document, or CSV, on the screen or in a file."""
+
+    as_json: Json = False
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Comma-separated values (RFC 4180) instead of text.")
+    ] = False
+    output: Annotated[
+        Path | None,
+        typer.Option(callback=_writable_file, help="Write there instead of to the screen."),
+    ] = None
+
+    def check(self) -> None:
+        """Before the work.
+
+        Raises:
+            UsageError: two forms at once.
+        """
+        if self.as_json and self.as_csv:
+            raise UsageError("command line", "--csv", "one form", "--json and --csv", "drop one")
+
+    def show(
+        self,
+        document: Callable[[T], dict[str, Any]],
+        cells: Callable[[T], Cells],
+        print_text: Callable[[Console, T], None],
+        answer: T,
+    ) -> None:
+        """The document, the cells, or the answer for a person."""
+        self.check()
+        if self.as_csv:
+            return emit_csv(cells(answer), self.output)
+        Form(self.as_json, self.output).show(
+            document(answer) if self.as_json else {}, print_text, answer
+        )
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """Which rows of an answer are shown; all of what is given must hold."""
+
+    model: Annotated[
+        str | None, typer.Option(metavar="GLOB", help="Checkpoint, such as Qwen2.")
+    ] = None
+    backend: Annotated[
+        str | None, typer.Option(metavar="GLOB", help="Quantisation backend, such as 'awq_*'.")
+    ] = None
+    gpu: Annotated[str | None, typer.Option(metavar="GLOB", help="GPU model, such as H200.")] = None
+    package: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VERSION", help="Library version, such as torch=2.13.*"),
+    ] = None
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Evidence accepted then or later: a date, or ISO time."),
+    ] = None
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Evidence accepted before that; of a date, by its end."),
+    ] = None
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", help="PASS, FAIL, REGRESSED, VOID, ...; repeatable."),
+    ] = None
+
+    def filters(self) -> Filters:
+        """What was asked, understood.
+
+        Raises:
+            UsageError: a time, a version or a state that is none.
+        """
+        from fleet.report.filters import Filters
+
+        return Filters.of(
+            self.model, self.backend, self.gpu, self.package or (), self.since, self.until,
+            self.state or (),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

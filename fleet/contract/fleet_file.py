@@ -6,7 +6,6 @@ cluster: what is really there is for the doctor to say. The name is the file nam
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,9 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, model_validator
 
 from fleet.contract.explain import explain
-from fleet.contract.keys import nearest
 from fleet.contract.model import Name, NonNegative, Positive, Table, tuples
-from fleet.contract.source import NAME, checked_toml
-from fleet.contract.variant import is_file
+from fleet.contract.named import find_file, list_files
+from fleet.contract.source import checked_toml
 from fleet.errors import FleetFileError, UsageError
 
 FOLDER = "fleets"
@@ -113,7 +111,7 @@ class LoadedFleet:
 
 def list_fleets(search: Sequence[Path]) -> list[str]:
     """Names of all fleets in the search path, sorted."""
-    return sorted({path.stem for folder in search for path in (folder / FOLDER).glob("*.toml")})
+    return list_files(search, FOLDER)
 
 
 def load_fleet(
@@ -130,7 +128,7 @@ def load_fleet(
     Raises:
         FleetFileError: it cannot be found, read or understood.
     """
-    path = _find(name_or_file, search)
+    path = find_file(name_or_file, search, FOLDER, "fleet", FleetFileError)
     raw = checked_toml(path, Fleet, OWN, FleetFileError)
     tables = {key: value for key, value in raw.items() if key not in OWN}
     try:
@@ -142,29 +140,6 @@ def load_fleet(
     for fault in _faults(fleet, str(path), controls):
         raise fault
     return LoadedFleet(path.stem, path, fleet)
-
-
-def _find(name_or_file: str, search: Sequence[Path]) -> Path:
-    if is_file(name_or_file):
-        path = Path(name_or_file)
-        if path.is_file():
-            return path.resolve()
-        where = str(path)
-        raise FleetFileError(where, "", "a fleet file", "no such file", "check the path")
-    named = NAME.fullmatch(name_or_file)
-    tried = [folder / FOLDER / f"{name_or_file}.toml" for folder in search if named]
-    found = next((path for path in tried if path.is_file()), None)
-    if found is not None:
-        return found.resolve()
-    known = list_fleets(search)
-    close = nearest(name_or_file, known)
-    raise FleetFileError(
-        os.pathsep.join(str(folder / FOLDER) for folder in search),
-        "",
-        f"a fleet named {name_or_file!r}",
-        f"only these: {', '.join(known) or '(none)'}",
-        f'did you mean "{close}"?' if close else "write one: configs/README.md says how",
-    )
 
 
 def _faults(fleet: Fleet, where: str, controls: Sequence[str]) -> Iterator[UsageError]:

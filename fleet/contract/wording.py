@@ -31,6 +31,9 @@ PATTERNS: Mapping[str, str] = {
     "nodes.contracts.*": "the name of a contract, or NAME@BACKEND",
     "nodes.label": "the value of a node's label: letters, digits, dots, dashes and underscores",
     "nodes.platform.packages.*": 'a version, like "2.13.0"',
+    "rules.contracts.*": 'the name of a contract, or names with wildcards, like "smollm2-*"',
+    "rules.vary.*": 'a claim, like "none", "order" or "batch,order"',
+    "rules.platforms.packages.*": 'a version, like "2.13.0"',
 }
 """What a string that must have a certain form looks like, in words; ``*`` stands for any arm, any
 package or any item of a list."""

@@ -8,6 +8,7 @@ attempt (law 2) and no verdict.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from fleet.evidence.manifest import Process
@@ -127,6 +128,12 @@ class AttemptSummary:
     varied: dict[str, Any] = field(default_factory=dict)
     pruned: bool = False
     withdrawals: tuple[Withdrawal, ...] = ()
+
+    @cached_property
+    def objections(self) -> dict[str, Cause | None]:
+        """The judge's note, by required grade: a verdict asks many times. No evidence, and empty in
+        every copy."""
+        return {}
 
     @property
     def is_reference(self) -> bool:

@@ -98,7 +98,13 @@ def grades_up_to(grade: str) -> tuple[str, ...]:
 
 
 def objection(summary: AttemptSummary, require: Require) -> Cause | None:
-    """Why an attempt cannot help a PASS, or None."""
+    """Why an attempt cannot help a PASS, or None; worked out once for each grade."""
+    if require.grade not in summary.objections:
+        summary.objections[require.grade] = _objection(summary, require)
+    return summary.objections[require.grade]
+
+
+def _objection(summary: AttemptSummary, require: Require) -> Cause | None:
     if summary.retracted:
         return Cause("retracted", "its evidence was withdrawn")
     if summary.state != "COMPLETE":

@@ -19,6 +19,7 @@ from fleet.evidence.summary import AttemptSummary
 from fleet.judge.compare import PairComparison
 from fleet.report.answers import Answers, known_contracts
 from fleet.report.difference import difference_lines
+from fleet.report.screen import Cells
 from fleet.store import queries
 
 SCHEMA = 1
@@ -222,6 +223,28 @@ def changes(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Cha
         elif type(x) is not type(y) or x != y:
             found[f"{prefix}{key}"] = (x, y)
     return found
+
+
+def diff_cells(diff: Diff) -> Cells:
+    """One line per pair, per field of it that differs, and per kind of row that differs."""
+    columns = ("contract", "a", "b", "result", "kind", "key", "value_a", "value_b", "records",
+               "sample_id", "words")  # fmt: skip
+    return columns, _cells(diff)
+
+
+def _cells(diff: Diff) -> Iterator[list[Any]]:
+    if diff.kind == "platforms":
+        for key, (x, y) in diff.fields.items():
+            yield [None, diff.a, diff.b, None, "field", key, x, y, None, None, None]
+    for pair in diff.pairs:
+        head = [pair.contract, pair.a, pair.b, pair.result]
+        yield [*head, "result", None, None, None, None, None, pair.words]
+        for key, (x, y) in pair.fields.items():
+            yield [*head, "field", key, x, y, None, None, None]
+        for kind in pair.comparison.kinds if pair.comparison else ():
+            first = kind.first
+            yield [*head, "rows", f"{kind.arm}.{kind.stage}", None, None, kind.rows,
+                   first.get("sample_id"), first.get("words")]  # fmt: skip
 
 
 def print_diff(console: Console, diff: Diff) -> None:

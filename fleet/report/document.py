@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fleet.report.answers import CampaignAnswer, ControlAnswer
+from fleet.report.screen import Cells, utc
 from fleet.report.status import StatusRow
 
 SCHEMA = 1
@@ -38,3 +39,36 @@ def status_document(rows: Sequence[StatusRow]) -> dict[str, Any]:
         "contracts": [row.to_json() for row in rows],
         "controls": [],
     }
+
+
+STATUS_COLUMNS = (
+    "contract", "vary", "execution_id", "platform", "platform_label", "state", "verdict", "grade",
+    "scope", "traced", "units_tested", "units_known", "n", "record_bound", "process_bound",
+    "age_s", "accepted_at", "expires_at", "last_regression", "predecessor", "reason",
+)  # fmt: skip
+"""Of ``status --csv`` and of the view ``verdicts``; instants in UTC."""
+
+
+def status_cells(rows: Sequence[StatusRow]) -> Cells:
+    """One line per contract, claim and platform."""
+    return STATUS_COLUMNS, (_cells(row) for row in rows)
+
+
+def _cells(row: StatusRow) -> list[Any]:
+    v = row.verdict
+    bounds = v.bounds if v else {}
+    at_s = v.accepted_at_s if v else None
+    return [
+        row.contract, ",".join(row.vary) or "none", row.execution_id or None, row.platform or None,
+        row.platform_label or None, row.word, v.verdict if v else None,
+        v.attained_grade if v else None, v.scope if v else None, v.traced if v else None,
+        row.units_tested, row.units_known, v.records if v else 0, bounds.get("record"),
+        bounds.get("process"), row.age_s, _utc(at_s), _utc(row.expires_at_s),
+        row.regressed.since if row.regressed else None,
+        row.predecessor.platform if row.predecessor else None,
+        row.note or (v.reason if v else None),
+    ]  # fmt: skip
+
+
+def _utc(at_s: float | None) -> str | None:
+    return None if at_s is None else utc(at_s)

@@ -6,11 +6,12 @@ nothing of what is shown.
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,26 @@ def emit(document: dict[str, Any], output: Path | None = None) -> None:
         sys.stdout.write(text)
     else:
         output.write_text(text, encoding="utf-8")
+
+
+Cells = tuple[Sequence[str], Iterable[Sequence[Any]]]
+"""A table for programs: its header, and its rows."""
+
+
+def emit_csv(cells: Cells, output: Path | None = None) -> None:
+    """RFC 4180: a header, CRLF, quotes where they are needed; what is not known is empty."""
+    with nullcontext(sys.stdout) if output is None else output.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\r\n")
+        writer.writerow(cells[0])
+        writer.writerows([_cell(value) for value in row] for row in cells[1])
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def verbatim(console: Console, text: str | Text) -> None:

@@ -32,6 +32,9 @@ from fleet.report.succession import Predecessor, Regressed, regressed, with_pred
 from fleet.report.today import about_today
 from fleet.store import queries
 
+TELLING = ("REGRESSED", "FAIL", "PASS", "STALE", "VOID", "UNTESTED")
+"""Of a claim that stands in two ways, traced and untraced: the first of these."""
+
 
 @dataclass(frozen=True)
 class StatusRow:

@@ -106,19 +106,21 @@ def _print_difference(console: Console, verdict: Verdict) -> None:
 
 def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
     """One line per contract, claim and platform."""
-    names = ("contract", "state", "grade", "scope", "n", "record", "process", "age", "platform")
+    bounds = ("n", "record", "process")
+    names = ("contract", "state", "grade", "scope", *bounds, "age", "expires", "platform")
     table = screen.table(console, "status", *names)
     for row in rows:
         verdict = row.verdict
         table.add_row(
             _name_of(row),
-            _word(row.state),
+            _word(row.word),
             (verdict.attained_grade if verdict else None) or "-",
             _scope(row),
             str(verdict.records) if verdict else "0",
             _bound(verdict.bounds.get("record")) if verdict else "-",
             _process_bound(verdict),
             screen.age(row.age_s),
+            screen.day(row.expires_at_s),
             Text(row.platform_label or "-"),
         )
     console.print(table)
@@ -128,6 +130,12 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
             words += f"; first divergence: {place_of(row.verdict.culprit)}, {row.verdict.fault}"
         if row.state != "PASS" and words:
             screen.verbatim(console, f"{_name_of(row)}: {words}")
+        if row.predecessor and row.verdict:
+            before = row.predecessor.platform_label
+            screen.verbatim(console, f"{_name_of(row)}: FAIL on predecessor ({before})")
+        if row.regressed and not row.behaves:
+            since, campaign = row.regressed.since or "unknown", row.regressed.campaign
+            screen.verbatim(console, f"{_name_of(row)}: REGRESSED since {since}, {campaign}")
         if row.charge and not row.behaves:
             screen.verbatim(console, f"{_name_of(row)}: {_charge(row.charge, row.decisions)}")
         for line in retraction_lines(row.verdict) if row.verdict else ():
@@ -159,7 +167,7 @@ def _places(platforms: Sequence[str], labels: Mapping[str, str]) -> str:
 
 
 def _name_of(row: StatusRow) -> str:
-    return told_name(row.contract, row.verdict.vary if row.verdict else ())
+    return told_name(row.contract, row.vary if row.verdict or row.platform else ())
 
 
 def _scope(row: StatusRow) -> str:

@@ -14,7 +14,7 @@ from fleet.evidence import decisions, ledger
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Entry
 from fleet.report.answers import Answers
-from fleet.report.status import StatusRow, status_rows
+from fleet.report.status import TELLING, StatusRow, status_rows
 from fleet.schedule.certify import Places
 from fleet.schedule.night_terms import Claim, History, Known, Unit
 from fleet.schedule.roster import Seen, platform_of_kinds, unit_name
@@ -24,16 +24,18 @@ from fleet.store.open import Store
 NEWEST = 6
 """Replays of a contract in a class, whose median is what one takes."""
 
-TELLING = ("REGRESSED", "FAIL", "PASS", "STALE", "VOID", "UNTESTED")
-"""Of a claim that stands in two ways, traced and untraced: the first of these."""
-
 
 def seen_units(places: Places) -> list[Seen]:
     """Every unit that the store has accepted evidence of."""
     if not places.store.exists():
         return []
     with places.open_store() as store:
-        newest, facts = queries.newest_platforms(store.con), queries.units(store.con)
+        return seen_in(store)
+
+
+def seen_in(store: Store) -> list[Seen]:
+    """The same of an open store."""
+    newest, facts = queries.newest_platforms(store.con), queries.units(store.con)
     return [
         Seen(unit, str(facts.get(unit, {}).get("node_label", "")), platform, at_s)
         for unit, (platform, at_s) in newest.items()

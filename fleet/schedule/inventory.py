@@ -129,12 +129,12 @@ def _differences(node: Node, there: NodeThere) -> Iterator[Difference]:
         yield Difference("cpus", f"{node.cpus} or more", there.cpus)
     for unit in there.units:
         for key, expected in node.platform.flat().items():
-            got = f"unreadable: {unit.why}" if unit.why else _fact(unit.facts, key)
+            got = f"unreadable: {unit.why}" if unit.why else fact_of(unit.facts, key)
             if got != expected:
                 yield Difference(f"platform.{key}", expected, got, unit.uuid)
 
 
-def _fact(facts: Mapping[str, Any], key: str) -> Any:
+def fact_of(facts: Mapping[str, Any], key: str) -> Any:
     """A package's version is its fact; what could not be read says why."""
     name, _, package = key.partition(".")
     value = facts.get(name)
@@ -174,6 +174,6 @@ def _summary(unit: UnitThere) -> str:
     if unit.why:
         return f"unreadable: {unit.why}"
     model = unit.facts.get("gpu_model" if unit.uuid else "cpu_model")
-    torch = _fact(unit.facts, "packages.torch")
-    driver = f", driver {_fact(unit.facts, 'driver')}" if unit.uuid else ""
+    torch = fact_of(unit.facts, "packages.torch")
+    driver = f", driver {fact_of(unit.facts, 'driver')}" if unit.uuid else ""
     return f"{model}{driver}, python {unit.facts.get('python')}, torch {torch}"

@@ -4,12 +4,13 @@
 
 ``first_difference``: two attempts of 1M rows, straight from Parquet, target 0.5 s, as four pairs:
 equal, one row late in the data set, every logits digest, and the same rows in parts of another
-size (which have to be joined). ``status``: 100M records behind it, target 0.3 s. That store is
-built from summaries alone, since a status reads nothing else: one attempt goes in through the
-ingester's writers and is copied under other names, over 50 contracts x 4 platforms x 5 units, until
-the records reach 100M; three stores, of 100 large, 10,000 middling and 260,000 small attempts. The
-summaries of all are read only from the smallest: reading them is linear in the number of attempts.
-The page cache is warm in all of them.
+size (which have to be joined). The others: 100M records behind them, target 0.3 s. That store is
+built from summaries alone, since they read nothing else: one attempt goes in through the
+ingester's writers and is copied under other names, in campaigns of 2,000, pairs of replays over 50
+contracts x 4 platforms x 5 units, until the records reach 100M; three stores, of 100 large, 10,000
+middling and 260,000 small attempts. ``status`` and ``matrix`` of all contracts are asked of the
+smallest, and have no target in the second: reading summaries is linear in the number of attempts;
+``status`` and ``history`` of one contract are asked of all three. The page cache is warm.
 """
 
 from __future__ import annotations
@@ -27,17 +28,28 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fleet.contract.canonical import sha256, to_text
+from fleet.contract.load import BUILTIN
+from fleet.contract.model import Require
+from fleet.evidence.landing import Landing
 from fleet.evidence.manifest import Process
+from fleet.evidence.platform import FACTS, NOT_APPLICABLE
 from fleet.evidence.records import SCHEMA
 from fleet.evidence.roots import ROOTED
 from fleet.evidence.summary import STAGE_COLUMNS, ArmSummary, AttemptSummary, Power
-from fleet.store import queries, write
+from fleet.report.answers import Answers
+from fleet.report.filters import Filters
+from fleet.report.history import history_of
+from fleet.report.matrix import matrix_of
+from fleet.report.status import StatusRow, status_rows
+from fleet.store import write
 from fleet.store.first_difference import first_difference
 from fleet.store.open import Store, open_writer, transaction
 from tests.bench.result import Result
 from tests.bench.synthetic_parts import ARMS, Change, copy_parts, write_parts
 
 RECORDS = 100_000_000
+CONTRACTS = 50
+NOW_S = 1.5e9 + 1e6
 
 
 def bench_first_difference(folder: Path, rows: int, size: int, runs: int) -> list[Result]:
@@ -81,21 +93,45 @@ def _in_one_part(paths: list[Path], folder: Path) -> list[Path]:
 
 
 def bench_status(folder: Path, per_arm: int, runs: int) -> list[Result]:
-    """Seconds for the ``status`` view, and for the summaries of one contract and of all."""
+    """Seconds for the ``status`` view, and for each verb that reads summaries."""
+    landing = Landing.open(folder / "landing", create=True)
     with open_writer(folder / f"status-{per_arm}.duckdb") as store:
         attempts = _fill(store, per_arm)
-        con = store.con
-        asked: dict[str, Callable[[], object]] = {
-            "status view": lambda: con.execute("SELECT * FROM status").fetchall(),
-            "summaries of one contract": lambda: queries.summaries(con, contract="c7"),
-        }
-        if attempts <= 100:
-            asked["summaries of all"] = lambda: queries.summaries(con)
         more = {"attempts": attempts, "records": attempts * per_arm * len(ARMS)}
         return [
-            _result(f"status, {name}, {attempts:,} attempts", _times(ask, runs), 0.3, **more)
-            for name, ask in asked.items()
+            _result(f"{name}, {attempts:,} attempts", _times(ask, runs), target_s, **more)
+            for name, target_s, ask in _questions(store, landing, attempts)
         ]
+
+
+def _questions(
+    store: Store, landing: Landing, attempts: int
+) -> Iterator[tuple[str, float | None, Callable[[], object]]]:
+    """Name, target, and what is asked: every verb anew, as a process would."""
+
+    def status(*names: str) -> list[StatusRow]:
+        answers = Answers(store, landing)
+        rows = status_rows(answers, names, (BUILTIN,), folder, NOW_S)
+        told = {row.state for row in rows if row.verdict is not None}
+        assert told == {"PASS"}, told
+        return rows
+
+    def matrix() -> None:
+        found = matrix_of(Answers(store, landing), status())
+        assert len(found.lines) > CONTRACTS
+
+    def history() -> None:
+        found = history_of(Answers(store, landing), "c7", (BUILTIN,), folder, Filters())
+        assert found.moments[0].events == ("first PASS",)
+
+    folder = landing.root
+    yield "status view", 0.3, lambda: store.con.execute("SELECT * FROM status").fetchall()
+    yield "status of one contract", 0.3, partial(status, "c7")
+    yield "history of one contract", 0.3, history
+    if attempts <= 10_000:
+        target_s = 0.3 if attempts <= 100 else None
+        yield "status of all", target_s, status
+        yield "matrix of all", target_s, matrix
 
 
 def _fill(store: Store, per_arm: int) -> int:
@@ -103,14 +139,17 @@ def _fill(store: Store, per_arm: int) -> int:
     records reach 100M. Returns the attempts."""
     attempts = RECORDS // (per_arm * len(ARMS))
     with transaction(store, "bench"):
-        write.insert_attempt(store.con, 0, _summary(per_arm), None, "")
-        write.insert_summaries(store.con, 0, _summary(per_arm))
-        store.con.execute(_COPIES, [attempts - 1])
+        write.insert_attempt(store.con, -1, _summary(per_arm), None, "")
+        write.insert_summaries(store.con, -1, _summary(per_arm))
+        store.con.execute(_COPIES, [attempts])
         store.con.execute(
             "INSERT INTO summaries SELECT t.key, s.arm, s.grade, unhex(sha256(concat(t.contract, "
             "t.platform, s.arm, s.grade))), s.rows, s.correct, s.unparsed, s.effective "
-            "FROM summaries s, attempts t WHERE s.attempt = 0 AND t.key > 0"
+            "FROM summaries s, attempts t WHERE s.attempt = -1 AND t.key >= 0"
         )
+        write.forget_attempt(store.con, "f" * 16)
+        store.con.execute(_CONTRACTS, [_body()])
+        store.con.execute(_PLATFORMS, [_facts()])
     store.con.execute("CHECKPOINT")
     return attempts
 
@@ -118,13 +157,34 @@ def _fill(store: Store, per_arm: int) -> int:
 _COPIES = """
 INSERT INTO attempts BY NAME
 SELECT t.* REPLACE (
-    i AS key, printf('%016x', i) AS attempt, 'night-' || (i // 1000) AS campaign, i % 2 AS slot,
-    'c' || (i % 50) AS contract, unhex(sha256('c' || (i % 50))) AS execution_id,
-    unhex(sha256('p' || (i // 50 % 4))) AS platform, 'unit-' || (i // 200 % 5) AS unit,
-    replace(replace(t.summary, t.attempt, printf('%016x', i)), '"toy"', '"c' || (i % 50) || '"')
-    AS summary)
-FROM attempts t, range(1, ? + 1) r(i) WHERE t.key = 0
+    i AS key, printf('%016x', i) AS attempt, 'night-' || printf('%06d', i // 2000) AS campaign,
+    (i % 2)::INTEGER AS slot, c AS contract, unhex(sha256(c)) AS execution_id,
+    unhex(sha256(p)) AS platform, u AS unit, 1.5e9 + i AS accepted_at_s,
+    replace(replace(replace(replace(replace(replace(replace(replace(t.summary,
+        t.attempt, printf('%016x', i)), '"toy"', '"' || c || '"'), '"unit-0"', '"' || u || '"'),
+        '"night-0"', '"night-' || printf('%06d', i // 2000) || '"'),
+        'sha256:' || repeat('e', 64), 'sha256:' || sha256(c)),
+        'sha256:' || repeat('a', 64), 'sha256:' || sha256(p)),
+        '"start_tick": 1', '"start_tick": ' || i),
+        '1500000000.5', (1.5e9 + i)::VARCHAR) AS summary)
+FROM attempts t, (
+    SELECT i, 'c' || (i // 2 % 50) AS c, 'p' || (i // 100 % 4) AS p,
+           'unit-' || (i // 100 % 4) || '-' || (i // 400 % 5) AS u FROM range(?) r(i)
+) WHERE t.key = -1
 """
+_CONTRACTS = "INSERT INTO contracts SELECT DISTINCT execution_id, contract, ? FROM attempts"
+_PLATFORMS = "INSERT INTO platforms SELECT DISTINCT platform, ? FROM attempts"
+
+
+def _body() -> str:
+    """What the landing keeps of a contract."""
+    require = Require(valid_days=36500).model_dump(mode="json")
+    asked = {"require": require, "expect": None}
+    return json.dumps({"execution_part": {"model": {"dtype": "bfloat16"}}, "asked": asked})
+
+
+def _facts() -> str:
+    return json.dumps({"format": 1, "facts": dict.fromkeys(FACTS, NOT_APPLICABLE)})
 
 
 def _summary(per_arm: int) -> AttemptSummary:
@@ -140,12 +200,12 @@ def _summary(per_arm: int) -> AttemptSummary:
         slot=0,
         purpose="certify",
         contract="toy",
-        execution_id=text,
-        platform=text,
+        execution_id="sha256:" + "e" * 64,
+        platform="sha256:" + "a" * 64,
         unit="unit-0",
         state="COMPLETE",
         cause=None,
-        accepted_at_s=1.5e9,
+        accepted_at_s=1500000000.5,
         traced=False,
         vary=(),
         num_samples=per_arm,
@@ -169,7 +229,7 @@ def _times(ask: Callable[[], object], runs: int) -> list[float]:
     return seconds
 
 
-def _result(name: str, seconds: list[float], target_s: float, **more: object) -> Result:
+def _result(name: str, seconds: list[float], target_s: float | None, **more: object) -> Result:
     return Result(name, target_s, tuple(seconds), "s", more=more)
 
 

@@ -1,0 +1,249 @@
+"""One contract over time: what each campaign changed, derived again from all evidence up to it.
+
+Every execution id that bore the name is told, each with its own claims and platforms; what is
+required is what the contract's file says today, of older ids what was asked of them last. Holds no
+rule and remembers nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from fleet.contract.load import has_contract
+from fleet.contract.vary import in_words
+from fleet.errors import ContractError
+from fleet.evidence.platform import Platform
+from fleet.evidence.summary import AttemptSummary
+from fleet.judge import rules
+from fleet.judge.timeline import Step, steps
+from fleet.report import screen
+from fleet.report.answers import Answers, Asked, ControlsByCampaign, known_contracts
+from fleet.report.document import SCHEMA
+from fleet.report.filters import Filters
+from fleet.report.screen import Cells
+from fleet.report.today import about_today
+from fleet.store import queries
+
+MOST_NAMED = 4
+"""Attempts named in a line for a person."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One campaign's effect on one set: a contract under one id, a claim, a platform."""
+
+    asked: Asked
+    platform: str
+    platform_label: str
+    vary: tuple[str, ...]
+    traced: bool
+    step: Step
+    events: tuple[str, ...]
+
+    @property
+    def state(self) -> str:
+        """After the campaign."""
+        after = self.step.after or "UNTESTED"
+        return "REGRESSED" if "REGRESSED" in self.events else after
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form."""
+        step = self.step
+        return {
+            "at": None if step.at_s is None else screen.utc(step.at_s),
+            "at_s": step.at_s,
+            "campaign": step.campaign,
+            "execution_id": self.asked.execution_id,
+            "platform": self.platform or None,
+            "platform_label": self.platform_label,
+            "vary": list(self.vary),
+            "traced": self.traced,
+            "before": step.before,
+            "after": step.after,
+            "own": step.own,
+            "events": list(self.events),
+            "roots": list(step.roots),
+            "attempts": [_attempt(s) for s in step.attempts],
+        }
+
+
+def _attempt(summary: AttemptSummary) -> dict[str, Any]:
+    s = summary
+    cause = s.cause.to_json() if s.cause else None
+    return {
+        "attempt": s.attempt, "slot": s.slot, "purpose": s.purpose, "state": s.state,
+        "cause": cause, "unit": s.unit, "accepted_at_s": s.accepted_at_s,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class History:
+    """Moments in time; ``note`` says why there are none, or none of what the file says today."""
+
+    contract: str
+    moments: tuple[Moment, ...]
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form."""
+        told = [moment.to_json() for moment in self.moments]
+        return {"schema": SCHEMA, "contract": self.contract, "note": self.note, "history": told}
+
+
+def history_of(
+    answers: Answers, name: str, search: Sequence[Path], cache: Path, filters: Filters
+) -> History:
+    """Everything that ever happened to a contract's verdicts, oldest first.
+
+    Args:
+        answers: the open store.
+        name: of a contract that the store or the config path has.
+        search: the config path.
+        cache: where demo checkpoints are kept.
+        filters: of platforms, times and states after a campaign, and of the contract's ids.
+
+    Raises:
+        ContractError: nobody has such a contract.
+    """
+    known = known_contracts(answers.store)
+    ours = [asked for asked in known if asked.name == name]
+    if not ours and not has_contract(name, search):
+        expected, got = "a contract of the store or the config path", "neither has it"
+        raise ContractError("history", name, expected, got, "fleet status lists all")
+    rows = queries.contracts(answers.store.con)
+    bodies = {(row.name, row.execution_id): row.body for row in rows}
+    current, note = about_today(ours, bodies, name, search, cache)
+    today = {asked.execution_id: asked for asked in current}
+    controls = ControlsByCampaign(answers, known)
+    facts = {p: body["facts"] for p, body in queries.platforms(answers.store.con).items()}
+    found: list[Moment] = []
+    for asked in ours:
+        if filters.contract(bodies[name, asked.execution_id] or {}):
+            asked = today.get(asked.execution_id, asked)
+            found.extend(_moments(answers, asked, controls, facts))
+    found.sort(key=_when)
+    told = tuple(m for m in _with_ids(found) if _fits(m, filters, facts))
+    return History(name, told, "" if current else note)
+
+
+def _when(moment: Moment) -> tuple[float, str, str, tuple[str, ...], bool]:
+    at_s = moment.step.at_s
+    at_s = float("inf") if at_s is None else at_s
+    return at_s, moment.step.campaign, moment.platform, moment.vary, moment.traced
+
+
+def _fits(moment: Moment, filters: Filters, facts: Mapping[str, Any]) -> bool:
+    words = (moment.state, moment.step.after or "UNTESTED")
+    return (
+        filters.platform(facts.get(moment.platform))
+        and filters.time(moment.step.at_s)
+        and filters.any_state(words)
+    )
+
+
+def _moments(
+    answers: Answers, asked: Asked, controls: ControlsByCampaign, facts: Mapping[str, Any]
+) -> Iterator[Moment]:
+    """Of all sets of one execution id."""
+    summaries = queries.summaries(answers.store.con, execution_id=asked.execution_id)
+    sets = rules.groups(summaries)
+    for key, members in sets.items():
+        compared = answers.comparisons(rules.pairs_needed(members, asked.require), asked.dtype)
+        others = [] if not key.platform else _homeless(sets, key)
+        label = Platform(facts[key.platform]).label() if key.platform in facts else "unknown"
+        before = _roots_before(answers, sets, key, asked)
+        for number, step in enumerate(steps(members, asked.require, compared, controls, others)):
+            moved = number == 0 and before and step.roots and not set(step.roots) & before
+            events = (*step.events, "other root than on its predecessor") if moved else step.events
+            yield Moment(asked, key.platform, label, key.vary, key.traced, step, events)
+
+
+def _homeless(
+    sets: Mapping[rules.SetKey, list[AttemptSummary]], key: rules.SetKey
+) -> list[AttemptSummary]:
+    return [s for k, own in sets.items() if not k.platform and k.vary == key.vary for s in own]
+
+
+def _roots_before(
+    answers: Answers,
+    sets: Mapping[rules.SetKey, list[AttemptSummary]],
+    key: rules.SetKey,
+    asked: Asked,
+) -> set[str]:
+    """Roots of the same claim on the platforms before this one."""
+    before = answers.predecessors.get(key.platform, ())
+    members = [s for platform in before for s in sets.get(key._replace(platform=platform), ())]
+    grade = asked.require.grade
+    return {s.roots[grade] for s in members if s.state == "COMPLETE" and grade in s.roots}
+
+
+def _with_ids(moments: Sequence[Moment]) -> Iterator[Moment]:
+    """The first moment of each execution id after another one says so."""
+    seen: list[str] = []
+    for moment in moments:
+        own = moment.asked.execution_id
+        if own not in seen:
+            seen.append(own)
+            if len(seen) > 1:
+                moment = replace(moment, events=("the contract changed", *moment.events))
+        yield moment
+
+
+def history_cells(history: History) -> Cells:
+    """One line per campaign and set; attempts joined by blanks."""
+    columns = ("at", "campaign", "contract", "execution_id", "vary", "traced", "platform",
+               "platform_label", "before", "after", "own", "events", "roots",
+               "attempts")  # fmt: skip
+    return columns, (_cells(history.contract, moment) for moment in history.moments)
+
+
+def _cells(contract: str, moment: Moment) -> list[Any]:
+    told, step = moment.to_json(), moment.step
+    return [
+        told["at"], step.campaign, contract, moment.asked.execution_id,
+        ",".join(moment.vary) or "none", moment.traced, told["platform"], moment.platform_label,
+        step.before, step.after, step.own, "; ".join(moment.events), " ".join(step.roots),
+        " ".join(s.attempt for s in step.attempts),
+    ]  # fmt: skip
+
+
+def print_history(console: Console, history: History) -> None:
+    """One line per campaign and set, with the attempts behind it; then what the columns are."""
+    if history.note:
+        screen.verbatim(console, f"{history.contract}: {history.note}")
+    if not history.moments:
+        return screen.verbatim(console, f"{history.contract}: nothing of it matches")
+    places = dict.fromkeys(moment.platform for moment in history.moments)
+    names = {platform: f"P{number}" for number, platform in enumerate(places, 1)}
+    table = screen.table(console, history.contract, "time", "on", "state", "what", "attempts")
+    for moment in history.moments:
+        step = moment.step
+        at = "-" if step.at_s is None else screen.utc(step.at_s).replace("T", " ")[:16]
+        state = Text(moment.state, style=screen.COLOURS.get(moment.state, ""))
+        table.add_row(
+            at, names[moment.platform], state, Text(_what(moment)), Text(_attempts(step.attempts))
+        )
+    console.print(table)
+    labels = {moment.platform: moment.platform_label for moment in history.moments}
+    for platform, name in names.items():
+        digest = platform.removeprefix("sha256:")[:12] or "-"
+        screen.verbatim(console, f"{name}: {labels[platform]} [{digest}]")
+
+
+def _what(moment: Moment) -> str:
+    claim = f"{in_words(moment.vary)}: " if moment.vary else ""
+    traced = "traced: " if moment.traced else ""
+    told = "; ".join(moment.events) or moment.step.own
+    return f"{claim}{traced}{told} ({moment.step.campaign})"
+
+
+def _attempts(attempts: Sequence[AttemptSummary]) -> str:
+    named = " ".join(s.attempt[:8] for s in attempts[:MOST_NAMED])
+    more = len(attempts) - MOST_NAMED
+    return f"{named} +{more}" if more > 0 else named
