@@ -79,6 +79,7 @@ def _attempt(summary: AttemptSummary) -> dict[str, Any]:
     return {
         "attempt": s.attempt, "slot": s.slot, "purpose": s.purpose, "state": s.state,
         "cause": cause, "unit": s.unit, "accepted_at_s": s.accepted_at_s,
+        "retracted": s.retracted,
     }  # fmt: skip
 
 
@@ -158,10 +159,36 @@ def _moments(
         others = [] if not key.platform else _homeless(sets, key)
         label = Platform(facts[key.platform]).label() if key.platform in facts else "unknown"
         before = _roots_before(answers, sets, key, asked)
+        without = _as_landed(answers, asked, members, others, controls)
         for number, step in enumerate(steps(members, asked.require, compared, controls, others)):
             moved = number == 0 and before and step.roots and not set(step.roots) & before
             events = (*step.events, "other root than on its predecessor") if moved else step.events
+            events = (*events, *_withdrawn(step, without.get(step.campaign)))
             yield Moment(asked, key.platform, label, key.vary, key.traced, step, events)
+
+
+def _as_landed(
+    answers: Answers,
+    asked: Asked,
+    members: Sequence[AttemptSummary],
+    others: Sequence[AttemptSummary],
+    controls: ControlsByCampaign,
+) -> dict[str, Step]:
+    """Campaign -> its step if nothing had been retracted; none where nothing was."""
+    if not rules.any_retracted([*members, *others]):
+        return {}
+    everything = rules.restored(members)
+    compared = answers.comparisons(rules.pairs_needed(everything, asked.require), asked.dtype)
+    told = steps(everything, asked.require, compared, controls, rules.restored(others))
+    return {step.campaign: step for step in told}
+
+
+def _withdrawn(step: Step, without: Step | None) -> Iterator[str]:
+    """Every retraction of the campaign's attempts, and what it took back."""
+    yield from (each.in_words() for s in step.attempts for each in s.withdrawals)
+    if without is not None and without.after != step.after:
+        words = ", ".join(without.events) or "unchanged"
+        yield f"with what was retracted: {without.after} ({words})"
 
 
 def _homeless(

@@ -76,6 +76,11 @@ def test_a_fail_goes_only_with_all_that_differs_and_stays_told(
     row = toy(home.status())
     assert (row["verdict"], len(row["retractions"])) == ("PASS", 2)
     assert row["without_retractions"]["verdict"] == "FAIL"
+    past = json.loads(home.fleet("history", "toy", "--json")[1])["history"]
+    assert [m["after"] for m in past] == ["PASS", "PASS"]
+    assert any("with what was retracted: FAIL (REGRESSED" in words for words in past[1]["events"])
+    assert [a["retracted"] for a in past[1]["attempts"]] == [True, True]
+    assert "was retracted" in home.fleet("history", "toy")[1]
     text = home.fleet("status", "toy")[1]
     assert "was retracted" in text and "release team" in text and "would be FAIL" in text
     assert home.fleet("store", "rebuild")[0] == 0
