@@ -23,8 +23,8 @@ from fleet.report.status import TELLING, StatusRow
 from fleet.report.terminal import told_name
 from fleet.store import queries
 
-GAP = 3
-"""What a column costs beside its text; with lines, and never less without."""
+GAP, NARROW_GAP = 3, 1
+"""What a column costs beside its text, with lines and without."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,9 @@ def print_matrix(console: Console, matrix: Matrix) -> None:
     texts = [[cell.text() for cell in line.cells] for line in matrix.lines]
     widths = [max([len(n), *(len(row[i]) for row in texts)]) for i, n in enumerate(names)]
     first = max([len("contract"), *(len(line.name) for line in matrix.lines)])
-    for start, end in _blocks(widths, console.width - min(first, console.width // 2) - GAP - 2):
+    gap = NARROW_GAP if console.width < screen.NARROW else GAP
+    room = console.width - min(first, console.width // 2) - gap - 1
+    for start, end in _blocks([width + gap for width in widths], room):
         more = f", {names[start]} to {names[end - 1]}" if end - start < len(names) else ""
         table = screen.table(console, f"matrix{more}", "contract")
         _fill(table, matrix, names, start, end)
@@ -169,7 +171,7 @@ def _blocks(widths: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
     start = 0
     while start < len(widths):
         end = start + 1
-        while end < len(widths) and sum(w + GAP for w in widths[start : end + 1]) <= room:
+        while end < len(widths) and sum(widths[start : end + 1]) <= room:
             end += 1
         yield start, end
         start = end

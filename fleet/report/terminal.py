@@ -106,8 +106,10 @@ def _print_difference(console: Console, verdict: Verdict) -> None:
 
 def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
     """One line per contract, claim and platform."""
+    is_narrow = console.width < screen.NARROW  # there, when a PASS expires stands below its age
+    times = ("age",) if is_narrow else ("age", "expires")
     bounds = ("n", "record", "process")
-    names = ("contract", "state", "grade", "scope", *bounds, "age", "expires", "platform")
+    names = ("contract", "state", "grade", "scope", *bounds, *times, "platform")
     table = screen.table(console, "status", *names)
     for row in rows:
         verdict = row.verdict
@@ -119,8 +121,7 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
             str(verdict.records) if verdict else "0",
             _bound(verdict.bounds.get("record")) if verdict else "-",
             _process_bound(verdict),
-            screen.age(row.age_s),
-            screen.day(row.expires_at_s),
+            *_times(row, is_narrow),
             Text(row.platform_label or "-"),
         )
     console.print(table)
@@ -142,6 +143,13 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
             screen.verbatim(console, f"{_name_of(row)}: {line}")
     for line in _apart(rows):
         screen.verbatim(console, line)
+
+
+def _times(row: StatusRow, is_narrow: bool) -> list[str]:
+    told, expires = screen.age(row.age_s), screen.day(row.expires_at_s)
+    if not is_narrow:
+        return [told, expires]
+    return [told if row.expires_at_s is None else f"{told}, until {expires}"]
 
 
 def _charge(charge: Charge, decisions: Sequence[Decision]) -> str:

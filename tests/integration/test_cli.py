@@ -5,6 +5,8 @@ Everything here ends before a process would be started on a cluster.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import subprocess
@@ -24,7 +26,8 @@ from tests.integration.command_line import ROOT, fleet, tree
 
 VERBS = {
     "certify", "screen", "sweep", "trace", "status", "units", "diff", "replay", "logs", "doctor",
-    "campaign", "contract check", "contract show", "contract new",
+    "matrix", "history", "query", "gate", "campaign",
+    "contract check", "contract show", "contract new",
     "store ingest", "store rebuild", "store snapshot", "store prune",
 }  # fmt: skip
 
@@ -87,6 +90,12 @@ READS: list[tuple[list[str], int]] = [
     (["status"], 3),
     (["diff", "toy", "other"], 1),
     (["diff", "{0}", "{1}"], 1),
+    (["matrix"], 0),
+    (["history", "toy"], 0),
+    (["query", "SELECT contract, state FROM verdicts"], 0),
+    (["query", "--views"], 0),
+    (["gate", "--policy", "example"], 3),
+    (["gate", "--policy", "example", "--mode", "warn"], 0),
     (["logs", "{0}"], 0),
     (["contract", "check", "toy", "other"], 0),
     (["contract", "show", "toy"], 0),
@@ -113,7 +122,7 @@ def test_a_read_prints_one_json_document_and_nothing_else(
     document(out)
 
 
-@pytest.mark.parametrize(("argv", "code"), READS[:4] + READS[5:7], ids=lambda v: str(v))
+@pytest.mark.parametrize(("argv", "code"), READS[:4] + READS[5:13], ids=lambda v: str(v))
 def test_the_same_read_for_a_person_exits_alike(
     certified: Path, capfd: pytest.CaptureFixture[str], argv: list[str], code: int
 ) -> None:
@@ -122,6 +131,58 @@ def test_the_same_read_for_a_person_exits_alike(
     assert out and err == ""
     with pytest.raises(ValueError, match="Expecting value"):
         json.loads(out)
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "lines"),
+    [
+        (["status", "toy", "other"], 0, 3),
+        (["status", "toy", "--state", "FAIL"], 3, 1),
+        (["matrix", "toy", "other"], 0, 3),
+        (["history", "toy"], 0, 2),
+        (["query", "SELECT 1 AS a, 'x,y' AS b"], 0, 2),
+    ],
+)
+def test_a_table_is_told_in_csv(
+    certified: Path, capfd: pytest.CaptureFixture[str], argv: list[str], code: int, lines: int
+) -> None:
+    assert run([*argv, "--csv"]) == code
+    out, err = capfd.readouterr()
+    rows = list(csv.reader(io.StringIO(out, newline="")))
+    assert err == "" and out.count("\r\n") == len(rows) == lines
+    assert {len(row) for row in rows} == {len(rows[0])}
+
+
+def test_what_cannot_be_asked_is_a_usage_error_in_one_message(
+    certified: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = tree(certified)
+    (certified / "bad.toml").write_text("[[rules]]\n")
+    for argv in (
+        ["query", "COPY (SELECT 1) TO 'out.csv'"],
+        ["query", "SELECT * FROM read_text('bad.toml')"],
+        ["query", "SELECT 1; DROP VIEW pairs"],
+        ["query"],
+        ["query", "SELECT 1", "--views"],
+        ["query", "SELECT 1", "--limit", "0"],
+        ["status", "--json", "--csv"],
+        ["status", "--since", "soon"],
+        ["matrix", "--package", "torch"],
+        ["history", "toy", "--state", "GREEN"],
+        ["history", "nobody-s"],
+        ["gate"],
+        ["gate", "--policy", "nowhere"],
+        ["gate", "--policy", "./bad.toml"],
+        ["gate", "--policy", "example", "--mode", "loud"],
+        ["gate", "--policy", "example", "--json", "--markdown"],
+        ["gate", "--policy", "./bad.toml", "--mode", "info"],
+    ):
+        assert run(argv) == 2, argv
+        out, err = capfd.readouterr()
+        assert out == "" and err.startswith("error: ") and "  next: " in err, argv
+        assert "Traceback" not in err
+    (certified / "bad.toml").unlink()
+    assert tree(certified) == before
 
 
 def test_output_goes_where_it_is_told_and_the_screen_stays_empty(
