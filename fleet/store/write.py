@@ -153,11 +153,12 @@ def replace_contracts(
             by_campaign = asked.get((digest, name), {})
             newest = next(reversed(by_campaign.values()), None)
             body = dict(bodies.get(digest, {})) | {"asked": newest}
-            body["asked_as_control"] = {
+            controlled = {
                 chain.campaign: by_campaign[chain.campaign]
                 for chain in chains
                 if chain.campaign in by_campaign and name in _controls(chain)
             }
+            body |= {"asked_as_control": controlled} if controlled else {}
             con.execute("INSERT INTO contracts VALUES (?, ?, ?)", [digest, name, as_json(body)])
 
 
