@@ -221,15 +221,16 @@ class RayCluster:
     def _answers(self, actor: Any) -> Iterator[None]:
         """What is asked in the block ends with :meth:`stop`, and the actor with an error."""
         self._answering[id(actor)] = actor
+        answered = False
         try:
             if self._stopped.is_set():
                 raise AttemptFailed("start", "the driver was interrupted")
             yield
-        except BaseException:
-            ray.kill(actor, no_restart=True)
-            raise
+            answered = True
         finally:
             del self._answering[id(actor)]
+            if not answered:
+                ray.kill(actor, no_restart=True)
 
     def _node_of(self, label: str) -> dict[str, Any]:
         """One that was there, and may have gone since.
