@@ -169,20 +169,23 @@ class RayCluster:
                 with suppress(CannotRunError):
                     watcher = self._actor(Watcher, {}, 0, label)
                     self._asked[node_id] = _Asked(now, watcher, watcher.devices.remote())
-        waits = {a.devices: a.since_s for i, a in self._asked.items() if i in ids}
-        young = [ref for ref, since_s in waits.items() if now - since_s < LOOK_S]
+        asked_of = {i: asked for i in ids if (asked := self._asked.get(i))}
+        young = [a.devices for a in asked_of.values() if now - a.since_s < LOOK_S]
         if young:
             ray.wait(young, num_returns=len(young), timeout=LOOK_S)
-        ready, _ = ray.wait(list(waits), num_returns=len(waits), timeout=0) if waits else ([], [])
-        for node_id in [i for i in ids if i in self._asked and self._asked[i].devices in ready]:
-            asked = self._asked[node_id]
-            with suppress(RayError):  # asked again, once enough time went by
-                raw = ray.get(asked.devices, timeout=ANSWER_S)
-                identity = ray.get(asked.watcher.identity.remote(), timeout=ANSWER_S)
-                with self._lock:
-                    self._watchers.setdefault(ids[node_id], (asked.watcher, dict(identity)))
-                self._devices[node_id] = [Device(**each) for each in raw]
-                del self._asked[node_id]
+        for node_id, asked in asked_of.items():
+            if ray.wait([asked.devices], timeout=0)[0]:
+                with suppress(RayError):  # asked again, once enough time went by
+                    self._answered(node_id, ids[node_id], asked)
+
+    def _answered(self, node_id: str, label: str, asked: _Asked) -> None:
+        raw = ray.get(asked.devices, timeout=ANSWER_S)
+        identity = ray.get(asked.watcher.identity.remote(), timeout=ANSWER_S)
+        with self._lock:
+            if self._nodes.get(label, {}).get("NodeID") == node_id:
+                self._watchers.setdefault(label, (asked.watcher, dict(identity)))
+        self._devices[node_id] = [Device(**each) for each in raw]
+        self._asked.pop(node_id, None)
 
     def at(self, place: Place) -> RayCluster:
         """A view of the same cluster."""
@@ -228,15 +231,16 @@ class RayCluster:
     def _answers(self, actor: Any) -> Iterator[None]:
         """What is asked in the block ends with :meth:`stop`, and the actor with an error."""
         self._answering[id(actor)] = actor
+        answered = False
         try:
             if self._stopped.is_set():
                 raise AttemptFailed("start", "the driver was interrupted")
             yield
-        except BaseException:
-            ray.kill(actor, no_restart=True)
-            raise
+            answered = True
         finally:
             del self._answering[id(actor)]
+            if not answered:
+                ray.kill(actor, no_restart=True)
 
     def _node_of(self, label: str) -> dict[str, Any]:
         """One that was there, and may have gone since.

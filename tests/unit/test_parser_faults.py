@@ -58,6 +58,11 @@ def test_a_parser_that_returns_or_raises_what_it_must_not_is_named(
         parser.answer("A", RECORD)
 
 
+def test_a_process_without_memory_is_no_fault_of_the_parser(tmp_path: Path) -> None:
+    with pytest.raises(MemoryError):
+        parser_of(tmp_path, "def parse(raw, record): raise MemoryError").answer("A", RECORD)
+
+
 def test_is_correct_must_say_yes_or_no(tmp_path: Path) -> None:
     source = "def parse(raw, record): return raw\ndef is_correct(parsed, record): return 1"
     with pytest.raises(ParserFault, match="is_correct returned int"):

@@ -65,6 +65,8 @@ class Parser:
     def _call(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
         try:
             return function(*given)
+        except MemoryError:  # the process has none left, whoever asked for it
+            raise
         except _FOREIGN_FAULTS as error:
             raise ParserFault(
                 f"parser {self.name}: {what} raised {type(error).__name__}: {error}"
