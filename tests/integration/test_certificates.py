@@ -102,6 +102,7 @@ def test_without_a_landing_a_later_fail_is_not_excluded_and_that_is_said(home: S
     assert code == 3 and "NOT_CHECKED: not checked for later FAIL" in out
 
 
+@pytest.mark.slow
 def test_the_predicate_holds_every_field(home: Site) -> None:
     path = issued(home)
     found = json.loads(home.fleet("certificate", "show", str(path), "--json")[1])
@@ -116,6 +117,7 @@ def test_the_predicate_holds_every_field(home: Site) -> None:
     assert {"root", "landing_head", "log_head"} < set(evidence)
 
 
+@pytest.mark.slow
 def test_a_fail_and_a_void_have_certificates_that_say_so(home: Site) -> None:
     racy(home)
     failed = issued(home, contract="racy", code=1)
@@ -143,6 +145,7 @@ def test_a_later_fail_revokes_it_once(home: Site, monkeypatch: pytest.MonkeyPatc
     assert "toy" in home.fleet("certificate", "list")[1]
 
 
+@pytest.mark.slow
 def test_a_revocation_that_was_removed_leaves_the_fail_to_be_derived(
     home: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,12 +159,14 @@ def test_a_revocation_that_was_removed_leaves_the_fail_to_be_derived(
     assert (code, result) == (1, "FAIL") and "a later FAIL" in words
 
 
+@pytest.mark.slow
 def test_more_agreeing_campaigns_leave_it_valid(home: Site) -> None:
     path = issued(home)
     assert certified(home.root, "toy").exit_code() == 0
     assert verified(home, path)[:2] == (0, "VALID")
 
 
+@pytest.mark.slow
 def test_pruned_rows_leave_it_valid(home: Site) -> None:
     path = issued(home)
     certified(home.root, "toy")
@@ -200,6 +205,7 @@ def chain_of(landing: Landing) -> str:
     return name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "result"),
     [(part, "NOT_CURRENT"), (manifest, "ALTERED"), (campaign, "ALTERED"), (log, "NOT_CURRENT")],
@@ -213,6 +219,7 @@ def test_a_landing_that_was_altered_since_proves_nothing(
     assert verified(home, path)[:2] == (3, result)
 
 
+@pytest.mark.slow
 def test_the_head_of_the_log_can_be_demanded(home: Site) -> None:
     path = issued(home)
     head = landing_head(landing_of(home))
@@ -221,6 +228,7 @@ def test_the_head_of_the_log_can_be_demanded(home: Site) -> None:
     assert verified(home, path, "--log-head", head)[:2] == (3, "NOT_CURRENT")
 
 
+@pytest.mark.slow
 def test_expiry_key_and_subject_are_held_against_what_was_asked(home: Site) -> None:
     path = issued(home, "--valid-days", "3")
     execution_id = json.loads(home.fleet("certificate", "show", str(path), "--json")[1])["claim"][
@@ -236,11 +244,13 @@ def test_expiry_key_and_subject_are_held_against_what_was_asked(home: Site) -> N
     assert verified(home, path, key="other.pub")[:2] == (3, "WRONG_KEY")
 
 
+@pytest.mark.slow
 def test_a_pass_expires_no_later_than_its_evidence(home: Site) -> None:
     path = issued(home, "--valid-days", "3000")
     assert verified(home, path, "--at", "2030-01-01T00:00:00Z")[:2] == (3, "EXPIRED")
 
 
+@pytest.mark.slow
 def test_the_key_may_come_from_the_environment(home: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEET_SIGNING_KEY", (home.root / "mine").read_text())
     code, out, _ = home.fleet("certificate", "issue", "toy")
@@ -299,6 +309,7 @@ def test_bad_input_is_one_clear_message_and_writes_nothing(home: Site, name: str
     assert before == (landing_head(landing_of(home)), sorted(p.name for p in home.root.iterdir()))
 
 
+@pytest.mark.slow
 def test_what_is_untested_or_stale_is_not_certified(home: Site) -> None:
     write_contract(home.root / "configs", "toy", CONTRACT.replace("seed = 0", "seed = 1", 1))
     code, _, err = home.fleet("certificate", "issue", "toy", "--key", "mine")
@@ -307,6 +318,7 @@ def test_what_is_untested_or_stale_is_not_certified(home: Site) -> None:
     assert read_log(landing_of(home)) == []
 
 
+@pytest.mark.slow
 def test_a_night_revokes_too(home: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     path = issued(home)
     write_fleet(home.root, "another", contracts='"toy"')

@@ -91,6 +91,7 @@ def test_evidence_of_a_difference_is_never_pruned(home: Site) -> None:
     assert len(kept) == 2 + 2 + 6, "the newest of toy and control-clean, all of control-racy"
 
 
+@pytest.mark.slow
 def test_a_dry_run_and_a_high_bound_remove_nothing(home: Site) -> None:
     had = parts(home)
     assert len(prune(home, "--dry-run")["attempts"]) == 8
@@ -101,6 +102,7 @@ def test_a_dry_run_and_a_high_bound_remove_nothing(home: Site) -> None:
     assert not list(landing_of(home).root.glob("attempts/*/summary.json"))
 
 
+@pytest.mark.slow
 def test_a_later_campaign_is_held_against_the_pruned_ones(home: Site) -> None:
     prune(home)
     code, _, err = home.certify()
@@ -109,6 +111,7 @@ def test_a_later_campaign_is_held_against_the_pruned_ones(home: Site) -> None:
     assert "of 8 fresh replays" in reason(home.status())
 
 
+@pytest.mark.slow
 def test_diff_says_that_rows_were_pruned(home: Site) -> None:
     found = prune(home)["attempts"]
     toys = [doomed for doomed in found if doomed["contract"] == "toy"]
@@ -131,12 +134,14 @@ def test_a_summary_that_was_changed_voids_its_attempt(home: Site) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_summary_that_is_gone_voids_its_attempt(home: Site) -> None:
     path = summary_of(home)
     path.unlink()
     assert cause_of(home, path.parent.name) == "evidence-altered: pruned, but its summary is gone"
 
 
+@pytest.mark.slow
 def test_a_forged_prune_cannot_give_other_roots(home: Site) -> None:
     """Whoever writes summary and chain anew still has the manifest, and its digest, against him."""
     path = summary_of(home)
@@ -152,6 +157,7 @@ def test_a_forged_prune_cannot_give_other_roots(home: Site) -> None:
     )
 
 
+@pytest.mark.slow
 def test_rows_that_are_gone_without_a_word_void_their_attempt(home: Site) -> None:
     path = summary_of(home)
     landing = landing_of(home)
@@ -162,6 +168,7 @@ def test_rows_that_are_gone_without_a_word_void_their_attempt(home: Site) -> Non
     assert cause_of(home, path.parent.name).startswith("evidence-altered: parts on disk []")
 
 
+@pytest.mark.slow
 def test_a_broken_chain_prunes_nothing(home: Site) -> None:
     path = summary_of(home)
     landing = landing_of(home)
@@ -172,6 +179,7 @@ def test_a_broken_chain_prunes_nothing(home: Site) -> None:
     assert cause_of(home, path.parent.name).startswith("evidence-altered: parts on disk []")
 
 
+@pytest.mark.slow
 def test_a_prune_that_was_killed_half_way_is_finished_by_the_next(
     home: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +237,7 @@ def forge_chain(landing: Landing, campaign: str, attempt: str, digest: str) -> N
 # in object storage
 
 
+@pytest.mark.slow
 def test_a_prune_in_object_storage_is_followed_by_every_mirror(
     there: ObjectStore,
     tmp_path: Path,
@@ -251,6 +260,7 @@ def test_a_prune_in_object_storage_is_followed_by_every_mirror(
         assert here == set(rows)
 
 
+@pytest.mark.slow
 def test_a_pull_that_listed_the_ledger_before_a_prune_looks_again(
     there: ObjectStore,
     tmp_path: Path,
@@ -281,6 +291,7 @@ def test_a_pull_that_listed_the_ledger_before_a_prune_looks_again(
     assert len(retired(pull_at)) == 4
 
 
+@pytest.mark.slow
 def test_rows_that_somebody_else_deletes_are_no_prune(
     there: ObjectStore,
     tmp_path: Path,

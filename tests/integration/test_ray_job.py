@@ -25,7 +25,7 @@ from tests.campaigns import write_configs
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("prometheus_client", reason="the agent needs ray[default]")
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def scraped(until: set[str], within_s: float = 60.0) -> dict[str, str]:
@@ -52,7 +52,6 @@ def value(found: dict[str, str], name: str, *labels: str) -> float:
     return float(only)
 
 
-@pytest.mark.slow
 def test_a_level_is_served_for_as_long_as_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray forgets a gauge that is not set again: this one is set once."""
     monkeypatch.setenv("RAY_metrics_report_interval_ms", "1000")
@@ -136,7 +135,6 @@ def dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         ray.shutdown()
 
 
-@pytest.mark.slow
 def test_a_night_is_submitted_once_and_its_verdict_is_its_answer(
     dashboard: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

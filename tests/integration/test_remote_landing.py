@@ -94,6 +94,7 @@ def test_a_mirror_holds_what_was_written_and_a_second_pull_fetches_nothing(
     assert (fetched, report["unchanged"], report["warnings"]) == ([], 6, [])
 
 
+@pytest.mark.slow
 def test_a_mirror_that_was_deleted_is_pulled_again(home: Site) -> None:
     before = home.status()
     shutil.rmtree(home.mirror)
@@ -119,6 +120,7 @@ def test_no_credential_lands(home: Site, there: ObjectStore) -> None:
     assert [name for name in there.names() if SECRET.encode() in there.read(name)] == []
 
 
+@pytest.mark.slow
 def test_a_mirror_is_read_as_a_folder_and_never_written_as_one(home: Site) -> None:
     before = home.status()
     as_folder = Site(home.root, home.patch, home.capture, str(home.mirror))
@@ -128,6 +130,7 @@ def test_a_mirror_is_read_as_a_folder_and_never_written_as_one(home: Site) -> No
     assert "expected a landing folder, got a mirror of object storage" in err
 
 
+@pytest.mark.slow
 def test_a_file_url_is_that_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +141,7 @@ def test_a_file_url_is_that_folder(
     assert not (home.root / "cache" / "landings").exists()
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_while_pulling_is_no_fault_of_the_network(
     home: Site, site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +185,7 @@ def test_an_object_that_is_not_what_was_mirrored_is_evidence_altered(
     assert "VOID(evidence-altered)" in reason(away.status())
 
 
+@pytest.mark.slow
 def test_a_last_ledger_entry_that_is_rewritten_well_is_noticed_by_who_saw_the_first(
     home: Site, there: ObjectStore
 ) -> None:
@@ -192,6 +197,7 @@ def test_a_last_ledger_entry_that_is_rewritten_well_is_noticed_by_who_saw_the_fi
     assert f"{name} changed in {URL}" in reason(home.status())
 
 
+@pytest.mark.slow
 def test_an_object_that_comes_beside_accepted_ones_voids_its_attempt(
     home: Site, there: ObjectStore
 ) -> None:
@@ -203,6 +209,7 @@ def test_an_object_that_comes_beside_accepted_ones_voids_its_attempt(
     assert "parts on disk" in reason(home.status())
 
 
+@pytest.mark.slow
 def test_names_that_no_landing_has_are_left_where_they_are(home: Site, there: ObjectStore) -> None:
     there.overwrite("attempts/a/deep/er", b"x")
     there.overwrite("attempts/../../outside", b"x")
@@ -214,6 +221,7 @@ def test_names_that_no_landing_has_are_left_where_they_are(home: Site, there: Ob
     assert not list(home.root.rglob("er"))
 
 
+@pytest.mark.slow
 def test_a_difference_stays_one_when_its_evidence_is_altered_after_it_was_mirrored(
     home: Site, there: ObjectStore
 ) -> None:
@@ -234,6 +242,7 @@ def test_a_difference_stays_one_when_its_evidence_is_altered_after_it_was_mirror
 # a network that goes
 
 
+@pytest.mark.slow
 def test_a_landing_that_does_not_answer_stops_before_anything_is_started(
     there: ObjectStore, site: Callable[[str], Site]
 ) -> None:
@@ -266,6 +275,7 @@ def test_a_server_that_goes_down_in_the_middle_ends_the_campaign_with_one_error(
     assert reason(home.status()).startswith("PASS")
 
 
+@pytest.mark.slow
 def test_a_campaign_that_stopped_is_no_usage_error_when_the_server_is_back(
     there: ObjectStore, site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +292,7 @@ def test_a_campaign_that_stopped_is_no_usage_error_when_the_server_is_back(
     assert f"could not go on: {URL}: expected an object store that answers" in err
 
 
+@pytest.mark.slow
 def test_a_store_ingest_without_a_network_is_one_error_and_changes_nothing(
     home: Site, there: ObjectStore
 ) -> None:
@@ -292,6 +303,7 @@ def test_a_store_ingest_without_a_network_is_one_error_and_changes_nothing(
     assert home.status() == before, "readers answer from the store"
 
 
+@pytest.mark.slow
 def test_a_replay_that_could_not_be_shipped_failed_and_is_tried_again(
     there: ObjectStore, site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +326,7 @@ def test_a_replay_that_could_not_be_shipped_failed_and_is_tried_again(
     assert reason(home.status()).startswith("PASS")
 
 
+@pytest.mark.slow
 def test_rows_of_a_killed_replay_are_shipped_by_who_watched_it(
     there: ObjectStore, site: Callable[[str], Site]
 ) -> None:
@@ -356,6 +369,7 @@ def test_processes_of_a_cluster_ship_what_they_landed(
     assert SECRET not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_who_reads_needs_no_right_to_write(
     home: Site, site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_fail_goes_only_with_all_that_differs_and_stays_told(
     assert elsewhere[0] == 1 and toy(json.loads(elsewhere[1]))["verdict"] == "FAIL"
 
 
+@pytest.mark.slow
 def test_a_later_campaign_shows_it_and_its_certificate_is_no_pass_any_more(home: Site) -> None:
     path = home.root / "c.json"
     argv = ("certificate", "issue", "toy", "--key", "mine", "--output", str(path))
@@ -111,6 +112,7 @@ def test_a_later_campaign_shows_it_and_its_certificate_is_no_pass_any_more(home:
     assert code == 3 and "RETRACTED" in out
 
 
+@pytest.mark.slow
 def test_a_certificate_of_an_issuer_who_trusts_more_keys_is_judged_by_ours(
     home: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +136,7 @@ def test_a_key_that_is_not_declared_is_recorded_and_told_to_be_ignored(home: Sit
     assert "ignored" in home.fleet("status", "toy")[1]
 
 
+@pytest.mark.slow
 def test_a_landing_with_retractions_is_not_ingested_without_the_library(
     home: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +152,7 @@ def test_everything_that_opens_a_store_says_whose_retractions_count() -> None:
     assert found == {"open.py", "certify.py", "derived.py"}
 
 
+@pytest.mark.slow
 def test_a_record_made_by_hand_reads_as_the_product_made_it(home: Site) -> None:
     attempt = toy(home.status())["attempts"][0]["attempt"]
     signer = signing.signer_of(home.root / "mine", None)
@@ -157,6 +161,7 @@ def test_a_record_made_by_hand_reads_as_the_product_made_it(home: Site) -> None:
     assert (made.fault, made.by) == (None, signer.public_key.keyid)
 
 
+@pytest.mark.slow
 def test_a_retraction_in_object_storage_is_one_for_every_site_that_trusts_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,6 +55,7 @@ def test_replays_on_two_nodes_at_a_time_agree_as_a_class(tmp_path: Path, address
     assert len(set(ran.values())) == 2
 
 
+@pytest.mark.slow
 def test_the_doctor_shows_every_node_beside_what_is_expected(
     tmp_path: Path, address: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +128,7 @@ def one_gpu() -> Iterator[str]:
     cluster.shutdown()
 
 
+@pytest.mark.slow
 def test_a_campaign_keeps_its_device_between_replays_and_waits_a_bounded_time_for_one(
     tmp_path: Path, one_gpu: str
 ) -> None:
