@@ -16,6 +16,7 @@
     |- ParserFault          a parser raised, or returned what no parser may
     |- DeviceDigestsUnavailable  a device that cannot digest its tensors: the host does it
     |- EvidenceError         landed evidence contradicts itself (becomes VOID, never an exit code)
+    |  `- NoEnvelope         bytes that are no signed envelope at all
     `- AttemptEnded          a replay that ended before COMPLETE; carries its cause
        |- AttemptVoid        it contradicts its own contract or the protocol
        `- AttemptFailed      it could not finish
@@ -113,6 +114,10 @@ class EvidenceError(FleetError):
 
     def __str__(self) -> str:
         return f"{self.code}: {self.text}"
+
+
+class NoEnvelope(EvidenceError):
+    """Bytes that are no envelope at all, unlike one that was altered."""
 
 
 class AttemptEnded(FleetError):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fleet.contract.canonical import canonical_json
-from fleet.errors import CannotRunError, EvidenceError, UsageError
+from fleet.errors import CannotRunError, EvidenceError, NoEnvelope, UsageError
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
@@ -38,10 +38,6 @@ class Opened:
 
     payload: dict[str, Any]
     keyid: str
-
-
-class NoEnvelope(EvidenceError):
-    """Bytes that are no envelope at all, unlike one that was altered."""
 
 
 def generate(path: Path) -> SSlibKey:

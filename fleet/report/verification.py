@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from fleet.contract.canonical import sha256, to_text
-from fleet.errors import EvidenceError, UsageError
+from fleet.errors import EvidenceError, NoEnvelope, UsageError
 from fleet.evidence import signing
 from fleet.evidence.issued import Issued, read_log
 from fleet.evidence.landing import Landing
@@ -112,7 +112,7 @@ def verify(data: bytes, against: Against) -> Verification:
 def _opened(data: bytes, key: SSlibKey) -> Certificate:
     try:
         return read_certificate(signing.open_envelope(data, key).payload)
-    except signing.NoEnvelope as error:
+    except NoEnvelope as error:
         fix = "fleet certificate issue CONTRACT --output FILE makes one"
         raise UsageError("certificate", "", "a DSSE envelope", "something else", fix) from error
     except EvidenceError as error:
