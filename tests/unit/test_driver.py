@@ -5,7 +5,6 @@ The launcher is a fake; ``script`` says what goes wrong with which attempt.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -238,7 +237,7 @@ def test_a_signal_that_comes_while_the_driver_writes_waits_for_the_next_wait(
     end = Campaign._end
 
     def interrupted(self: Campaign, *args: Any) -> Any:
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)  # to this thread: sent to the process, another may take it late
         return end(self, *args)
 
     monkeypatch.setattr(Campaign, "_end", interrupted)
