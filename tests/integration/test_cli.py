@@ -28,7 +28,9 @@ VERBS = {
     "certify", "screen", "sweep", "trace", "status", "units", "diff", "replay", "logs", "doctor",
     "matrix", "history", "query", "gate", "campaign",
     "contract check", "contract show", "contract new",
-    "store ingest", "store rebuild", "store snapshot", "store prune",
+    "store ingest", "store rebuild", "store snapshot", "store prune", "report", "retract",
+    "certificate keygen", "certificate issue", "certificate verify", "certificate show",
+    "certificate list",
 }  # fmt: skip
 
 
@@ -63,7 +65,8 @@ def test_what_writes_can_be_told_where_and_what_schedules_can_be_tried_dry() -> 
 
     assert {"certify", "screen", "sweep", "trace", "replay", "campaign"} <= has("--dry-run")
     assert {"certify", "screen", "trace", "status", "diff", "replay", "logs"} <= has("--output")
-    assert has("--json") == VERBS - {"contract new", "store snapshot"}
+    writes = {"certificate keygen", "certificate issue", "report"}  # a file, in a form of its own
+    assert has("--json") == VERBS - {"contract new", "store snapshot"} - writes
 
 
 # reads
