@@ -271,10 +271,11 @@ def sweep(
         with where.cluster() as launcher:
             say("asking the node which backends can run")
             candidates = candidates_of(asked, base, places, launcher)
-            if dry_run:
-                document = sweep_plan(asked, candidates, places, say)
-                return form.show(document, print_sweep_plan, document)
-            document = run_sweep(asked, candidates, places, launcher, say)
+            planned = sweep_plan(asked, candidates, places, say) if dry_run else None
+            if planned is None:
+                document = run_sweep(asked, candidates, places, launcher, say)
+    if planned is not None:  # while the cluster is open, standard output is Ray's to spoil
+        return form.show(planned, print_sweep_plan, planned)
     form.show(document, print_sweep, document)
     raise typer.Exit(exit_code(document))
 
