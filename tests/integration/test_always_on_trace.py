@@ -102,6 +102,7 @@ def test_a_clean_contract_passes_at_modules_and_an_altered_trace_voids_it(tmp_pa
     assert (altered.verdict, altered.code) == ("VOID", "evidence-altered")
 
 
+@pytest.mark.slow
 def test_a_failing_replay_names_its_first_divergence_from_its_own_calls(tmp_path: Path) -> None:
     verdict, places, planned, campaign = certified(tmp_path, "racy_linear", "always")
     assert (verdict.verdict, verdict.layer, verdict.fault) == ("FAIL", 3, "race")

@@ -42,6 +42,7 @@ def task_of(root: Path, launcher: RayCluster) -> ReplayTask:
     return campaign.task(SLOT_ZERO, planned.named[0], "0" * 16)
 
 
+@pytest.mark.slow
 def test_whoever_waits_for_a_process_is_told_when_the_launcher_is_stopped(
     tmp_path: Path, cluster: Cluster
 ) -> None:

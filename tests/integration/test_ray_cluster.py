@@ -244,6 +244,7 @@ def test_ctrl_c_in_mid_replay_does_the_same(tmp_path: Path) -> None:
     assert (end.kind, end.body["cause"]["code"]) == ("given_up", "driver-gone")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_backend_that_this_machine_cannot_run_is_said_before_anything_is_planned(
     tmp_path: Path,

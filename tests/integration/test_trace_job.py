@@ -47,6 +47,7 @@ def entry_of(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_trace_names_module_kind_and_line_and_status_knows(tmp_path: Path) -> None:
     run = fleet(tmp_path, "trace", "mine", "--zoom", "--repeats", "40", "--json")
     assert run.returncode == 1, run.stderr

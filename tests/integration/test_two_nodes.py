@@ -81,6 +81,7 @@ def test_the_doctor_shows_every_node_beside_what_is_expected(
     assert "left" in (text := capfd.readouterr().out) and "found" in text
 
 
+@pytest.mark.slow
 def test_a_night_runs_its_plan_on_the_nodes_that_are_there(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

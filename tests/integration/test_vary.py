@@ -153,6 +153,7 @@ def test_without_exact_repeats_it_stays_undecided_and_batches_bring_another_orde
     )
 
 
+@pytest.mark.slow
 def test_a_clean_contract_passes_with_several_varied_at_once_and_says_so(tmp_path: Path) -> None:
     several = ("load", "memory", "order", "threads")
     verdict = certified(tmp_path, "ordered_linear", (several,))[several]
