@@ -44,6 +44,8 @@ class Board:
 
     def __post_init__(self) -> None:
         self._waiting = list(self.items)
+        sets = Counter(_claim(item) for item in self._waiting if item.role == "named")
+        self._shared = {claim for claim, parts in sets.items() if parts > 1}
         self._begun_s = self.clock()
         self._ends_s = self._begun_s + self.budget_s
 
@@ -102,7 +104,7 @@ class Board:
         if owner.name == unit.name:
             return unit.takes(item.contract)
         waits_for_owner = owner.name in self._there and owner.name not in self._at_work
-        if item.fixed or waits_for_owner:
+        if item.fixed or waits_for_owner or _claim(item) in self._shared:
             return False
         return owner.kind == unit.kind and unit.takes(item.contract)
 
@@ -126,3 +128,9 @@ class Board:
 def _key(item: Item) -> tuple[str, tuple[str, ...], str]:
     """A control is about its unit; of others it does not matter whose they were."""
     return item.contract, item.vary, item.unit.name if item.fixed else item.unit.kind
+
+
+def _claim(item: Item) -> tuple[str, tuple[str, ...], str]:
+    """What its replays are about. Parts of one claim are on several units in order to compare them,
+    so that each stays where it was planned."""
+    return item.contract, item.vary, item.unit.kind

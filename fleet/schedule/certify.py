@@ -137,6 +137,11 @@ def _on_every_unit(control: Resolved, named: Sequence[Resolved]) -> Resolved:
     return _requiring(control, scope="same-class") if "same-class" in scopes else control
 
 
+def on_one_unit(control: Resolved) -> Resolved:
+    """As a control of a campaign that has one unit, whatever is asked of what it controls."""
+    return _requiring(control, scope="same-unit")
+
+
 def _requiring(resolved: Resolved, **changes: Any) -> Resolved:
     """The same, of which something else is required: that is no part of the execution id."""
     contract = resolved.loaded.contract

@@ -29,6 +29,7 @@ from fleet.schedule.certify import (
     following,
     ingest_after,
     ingest_and_publish,
+    on_one_unit,
     plan_resolved,
     require_room_for,
     require_usable,
@@ -134,6 +135,8 @@ def run_night(
     names = tuple(dict.fromkeys(i.contract for i in planned.plan.items if i.role == "named"))
     named = [resolve_contract(name, places.search, places.cache, say) for name in names]
     resolved = plan_resolved(Request(names), named, places, say)
+    # each unit has a campaign, and its controls, of its own
+    resolved = replace(resolved, controls=[on_one_unit(c) for c in resolved.controls])
     contracts = {r.name: r for r in (*resolved.named, *resolved.controls)}
     landing = places.open_landing(create=True)
     night = Night(
