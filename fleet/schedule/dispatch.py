@@ -33,6 +33,9 @@ from fleet.schedule.resolve import Resolved
 from fleet.schedule.resume import done
 from fleet.schedule.warming import warm
 
+SlotKey = tuple[str, tuple[str, ...], int]
+"""Contract, what is varied, replay: the name of a slot in whichever campaign it ran."""
+
 Say = Callable[[str], None]
 Following = Callable[[Campaign], Follow]
 
@@ -137,19 +140,27 @@ class Night:
             ledger.append("night", plan=[item.to_json() for item in self.items], **drawn)
             return ledger, list(self.items)
         ledger.append("resumed", **drawn)
-        left = [each for item in items if (each := self._left_of(item)) is not None]
+        there = self._done_by_campaign()
+        left = [each for item in items if (each := self._left_of(item, there)) is not None]
         self.on_event(f"{len(items) - len(left)} of {len(items)} sets are there already")
         return ledger, left
 
-    def _left_of(self, item: Item) -> Item | None:
+    def _done_by_campaign(self) -> dict[str, set[SlotKey]]:
+        """Slots that have a record, of each campaign of this night: every chain is read once."""
+        return {
+            name: {
+                (k.contract, k.vary, k.replay)
+                for k in done(self.landing, read_chain(self.landing, name))
+            }
+            for name in campaigns(self.landing)
+            if name.startswith(f"{self.id}.")
+        }
+
+    def _left_of(self, item: Item, there: Mapping[str, set[SlotKey]]) -> Item | None:
         """None of a set that is done; one that a unit had begun is that unit's to finish."""
-        for name in campaigns(self.landing):
-            if not name.startswith(f"{self.id}."):
-                continue
-            entries = read_chain(self.landing, name)
+        for name, keys in there.items():
             if item.role == "control" and name != campaign_id(self.id, item.unit):
                 continue
-            keys = {(k.contract, k.vary, k.replay) for k in done(self.landing, entries)}
             mine = {(item.contract, item.vary, slot.replay) for slot in item.slots}
             if mine <= keys:
                 return None
