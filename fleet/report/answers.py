@@ -269,6 +269,7 @@ class ControlsByCampaign(Mapping[str, Sequence[str]]):
 
     def __init__(self, answers: Answers, known: Sequence[Asked]) -> None:
         self._answers, self._known = answers, {(a.name, a.execution_id) for a in known}
+        self._contracts = queries.contracts(answers.store.con)
         self._by_campaign: dict[str, list[str]] = {}
         for row in queries.controls(answers.store.con):
             self._by_campaign.setdefault(row.campaign, []).append(row.contract)
@@ -287,7 +288,7 @@ class ControlsByCampaign(Mapping[str, Sequence[str]]):
         ids = {s.execution_id for s in landed}
         asked = [
             _known(row, campaign)
-            for row in queries.contracts(self._answers.store.con)
+            for row in self._contracts
             if row.execution_id in ids and (row.name, row.execution_id) in self._known
             and row.name == name
         ]  # fmt: skip
