@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
+from fleet.judge.present import DAY_S
+
 MARKS = {
     "PASS": "✓", "FAIL": "✗", "REGRESSED": "✗", "VOID": "?", "STALE": "…", "UNTESTED": "-",
 }  # fmt: skip
 """Beside the word, so that neither colour nor a symbol says it alone."""
 
 ORDER = ("REGRESSED", "FAIL", "VOID", "STALE", "PASS", "UNTESTED")
-
-DAY_S = 86400.0
 
 
 def rows_of_matrix(

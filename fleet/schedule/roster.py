@@ -35,11 +35,6 @@ def unit_name(unit: str) -> str:
     return {"gpu": rest, "cpu": rest.rpartition(":")[2]}.get(kind, unit)
 
 
-def place_name(place: Place) -> str:
-    """The same of a place."""
-    return place.device.uuid if place.device else place.node_label
-
-
 def kind_of(node: Node) -> str:
     """The class that a node's units are expected to be of, in words."""
     facts = node.platform.flat()
@@ -74,9 +69,9 @@ def real_units(
     for place in places:
         node = nodes.get(place.node_label)
         if node is None or (node.devices > 0) != (place.device is not None):
-            notes.append(f"unit {place_name(place)}: not of this fleet, and not used")
+            notes.append(f"unit {place.name}: not of this fleet, and not used")
         else:
-            found[node.label].append(_unit(node, place_name(place), place.cpus))
+            found[node.label].append(_unit(node, place.name, place.cpus))
     for node in fleet.nodes:
         here = found[node.label]
         missing = max(node.devices, 1) - len(here)

@@ -9,7 +9,6 @@ from fleet.schedule.roster import (
     Seen,
     apart,
     expected_units,
-    place_name,
     platform_of_kinds,
     real_units,
     unit_name,
@@ -30,8 +29,8 @@ def gpu(uuid: str) -> Device:
 def test_a_unit_is_called_by_its_device_or_by_its_node() -> None:
     assert unit_name("gpu:GPU-1:mig") == "GPU-1:mig"
     assert unit_name("cpu:host:name:left") == "left"
-    assert place_name(Place("left", None)) == "left"
-    assert place_name(Place("left", gpu("GPU-1"))) == "GPU-1"
+    assert Place("left", None).name == "left"
+    assert Place("left", gpu("GPU-1")).name == "GPU-1"
 
 
 def test_expected_units_share_a_nodes_cpus_and_its_contracts() -> None:
