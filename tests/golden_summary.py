@@ -115,7 +115,7 @@ def _entry(answers: Answers, asked: Asked, verdict: Verdict, campaign: str) -> d
         answers.store.con, execution_id=asked.execution_id, campaign=campaign
     )
     landed = [s for s in everything if s.vary == verdict.vary]
-    found = answers.localised(campaign, landed)
+    found = answers.localised(campaign, asked.require, landed)
     figures = measured(answers.landing, landed)
     return {
         "contract": asked.name,

@@ -130,6 +130,7 @@ def _planned(summary: AttemptSummary, story: _Story) -> AttemptSummary:
         summary,
         campaign=story.planned.campaign,
         slot=body.get("slot", -1),
+        night=body.get("night", ""),
         purpose=body.get("purpose", "certify"),
         contract=body.get("contract", ""),
         execution_id=body.get("execution_id", ""),

@@ -99,6 +99,7 @@ class AttemptSummary:
     the contract's own values; ``effective`` and its digests leave out what follows from that.
     ``pruned``: its rows are gone, by a decision that the ledger holds; all else is as it was.
     ``withdrawals``: retractions of it, as whoever reads it sees them; none is ever stored here.
+    ``night``: the one that its campaign was a unit's part of, "" for a campaign of its own.
     """
 
     attempt: str
@@ -127,6 +128,7 @@ class AttemptSummary:
     trace: dict[str, Any] = field(default_factory=dict)
     varied: dict[str, Any] = field(default_factory=dict)
     pruned: bool = False
+    night: str = ""
     withdrawals: tuple[Withdrawal, ...] = ()
 
     @cached_property

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from fleet.contract.model import GRADES
+from fleet.contract.model import GRADES, Require
 from fleet.evidence.roots import ROOTED
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge.compare import MAX_SAMPLES
 from fleet.judge.findings import Compared, Findings
+from fleet.judge.sets import occasion
 from fleet.judge.verdict import Word
 
 Arms = dict[str, dict[str, dict[str, Any]]]
@@ -114,11 +115,14 @@ def roots(found: Findings) -> dict[str, list[str]]:
 
 
 def attempts(
-    all_attempts: Sequence[AttemptSummary], campaign: str | None, also: Collection[str] = ()
+    all_attempts: Sequence[AttemptSummary],
+    require: Require,
+    campaign: str | None,
+    also: Collection[str] = (),
 ) -> tuple[dict[str, Any], ...]:
     """The attempts behind a verdict: those of its campaign (or all), and some others by id."""
     shown = [
-        s for s in all_attempts if campaign is None or s.campaign == campaign or s.attempt in also
+        s for s in all_attempts if campaign in (None, occasion(s, require)) or s.attempt in also
     ]
     return tuple(
         {

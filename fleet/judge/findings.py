@@ -15,7 +15,14 @@ from functools import cached_property
 from fleet.contract.model import GRADES, Require
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge.compare import Kind, PairComparison
-from fleet.judge.sets import grades_up_to, in_order, is_good, pairs_needed, required_pairs
+from fleet.judge.sets import (
+    grades_up_to,
+    in_order,
+    is_good,
+    occasion,
+    pairs_needed,
+    required_pairs,
+)
 from fleet.judge.stages import INPUT_COLUMNS, ORDER, earliest
 
 FLOW: tuple[str, ...] = ("modules", "logits", "tokens", "prediction", "metric")
@@ -78,7 +85,7 @@ class Findings:
     def good(self) -> list[AttemptSummary]:
         """COMPLETE, accepted certification replays, the campaign's own first."""
         found = [s for s in in_order(self.attempts) if is_good(s, self.require)]
-        return sorted(found, key=lambda s: s.campaign != self.campaign)
+        return sorted(found, key=lambda s: occasion(s, self.require) != self.campaign)
 
     @cached_property
     def grades(self) -> tuple[str, ...]:

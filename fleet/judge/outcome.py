@@ -16,6 +16,7 @@ from fleet.judge import account
 from fleet.judge.bounds import process_bound, record_bound
 from fleet.judge.findings import Compared, Findings
 from fleet.judge.power import power_of
+from fleet.judge.sets import is_good, occasion
 from fleet.judge.stages import BY_NAME, layer_words, localise
 from fleet.judge.verdict import Verdict, Word
 
@@ -62,7 +63,9 @@ def decided(
         bounds=_bounds(found, word),
         power=power,
         envelope=_envelope(found),
-        attempts=account.attempts([*found.attempts, *siblings], found.campaign, _against(found)),
+        attempts=account.attempts(
+            [*found.attempts, *siblings], found.require, found.campaign, _against(found)
+        ),
         roots=account.roots(found),
         first_difference=account.first_difference(found) if word == "FAIL" else None,
         differing_samples=account.differing_samples(found) if word == "FAIL" else (),
@@ -90,9 +93,9 @@ def _against(found: Findings) -> set[str]:
 
 
 def _power(found: Findings, word: Word) -> dict[str, Any] | None:
-    mine = [s for s in found.attempts if found.campaign in (None, s.campaign)]
+    mine = [s for s in found.attempts if found.campaign in (None, occasion(s, found.require))]
     started = sum(1 for s in mine if s.purpose == "certify")
-    used = [s for s in found.good if found.campaign in (None, s.campaign)]
+    used = [s for s in mine if is_good(s, found.require)]
     return power_of(used, started, with_rates=word != "VOID")
 
 
@@ -130,7 +133,8 @@ def _equal_replays(found: Findings) -> int:
 
 def _accepted_at_s(found: Findings, outcome: Outcome) -> float | None:
     campaign = outcome.campaign or found.campaign
-    times = [s.accepted_at_s for s in found.good if campaign in (None, s.campaign)]
+    of = [s for s in found.good if campaign in (None, occasion(s, found.require))]
+    times = [s.accepted_at_s for s in of]
     return max((t for t in times if t is not None), default=None)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from fleet.contract.model import Require
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge.account import attempts
-from fleet.judge.sets import SetKey, is_good
+from fleet.judge.sets import SetKey, is_good, occasion
 from fleet.judge.verdict import Verdict
 
 
@@ -38,10 +38,11 @@ def parted(
         s
         for members in sets.values()
         for s in members
-        if s.campaign == campaign and is_good(s, require)
+        if occasion(s, require) == campaign and is_good(s, require)
     ]
     homes = list(dict.fromkeys(s.platform for s in good))
-    stopped = any(s.state == "VOID" for m in sets.values() for s in m if s.campaign == campaign)
+    mine = [s for m in sets.values() for s in m if occasion(s, require) == campaign]
+    stopped = any(s.state == "VOID" for s in mine)
     if len(homes) < 2 or len(good) < require.replays or stopped:
         return verdict
     code, text = _cause([platforms[home] for home in homes if home in platforms])
@@ -50,7 +51,7 @@ def parted(
         verdict,
         code=code,
         reason=f"VOID({code}): {text}",
-        attempts=attempts(everyone, campaign),
+        attempts=attempts(everyone, require, campaign),
     )
 
 

@@ -36,7 +36,7 @@ from fleet.judge.retracted import (
     with_retractions,
     with_withdrawn,
 )
-from fleet.judge.sets import SetKey, groups, in_order, pairs_needed, set_key
+from fleet.judge.sets import SetKey, groups, in_order, occasion, pairs_needed, set_key
 from fleet.judge.sufficiency import Evidence
 from fleet.judge.tracing.throughout import proven_by, with_execution
 from fleet.judge.tracing.verdict import of_trace, with_culprit
@@ -120,7 +120,7 @@ def _evidence(
     evidence = Evidence.of(found.attempts, siblings, found.require)
     if found.campaign is not None:
         return _campaign(evidence, found.campaign, failed)
-    newest, *older = evidence.newest_first or [found.attempts[-1].campaign]
+    newest, *older = evidence.newest_first or [occasion(found.attempts[-1], found.require)]
     first = _campaign(evidence, newest, failed)
     others = (_campaign(evidence, name, failed) for name in older)
     return next((o for o in chain([first], others) if o.word == "PASS"), first)
@@ -130,9 +130,9 @@ def _campaign(evidence: Evidence, campaign: str, failed: Mapping[Any, Sequence[s
     cause = evidence.shortfall(campaign)
     if cause is not None:
         return Outcome("VOID", campaign, cause.code, cause.text)
-    controls_failed = failed.get(campaign, ())
+    controls_failed = [n for part in evidence.parts(campaign) for n in failed.get(part, ())]
     if controls_failed:
-        names = ", ".join(controls_failed)
+        names = ", ".join(dict.fromkeys(controls_failed))
         return Outcome("VOID", campaign, "control-failed", f"control {names} did not behave")
     return Outcome("PASS", campaign)
 
@@ -145,7 +145,7 @@ def had_pass(
     controls_failed_in: Mapping[str, Sequence[str]] = NO_CONTROLS,
 ) -> bool:
     """Was this set a PASS at the end of any earlier campaign, by today's rules? (REGRESSED)"""
-    names = campaigns_of(summaries)
+    names = campaigns_of(summaries, require)
     first = first_failing(summaries, require, comparisons)
     before = names[:-1] if first is None else names[: names.index(first)]
     return ever_passed(summaries, require, before, controls_failed_in=controls_failed_in)
@@ -175,9 +175,9 @@ def outcomes(
     return {n: _campaign(evidence, n, controls_failed_in) for n in evidence.by_campaign}
 
 
-def campaigns_of(summaries: Sequence[AttemptSummary]) -> list[str]:
-    """Campaigns in the order of evidence."""
-    return list(dict.fromkeys(s.campaign for s in in_order(summaries)))
+def campaigns_of(summaries: Sequence[AttemptSummary], require: Require) -> list[str]:
+    """Campaigns in the order of evidence; a night, where the claim is about several units."""
+    return list(dict.fromkeys(occasion(s, require) for s in in_order(summaries)))
 
 
 def first_failing(
@@ -188,11 +188,11 @@ def first_failing(
     A difference never goes away, so the states before it are halved until it is found.
     """
     ordered = in_order(summaries)
-    names = campaigns_of(ordered)
+    names = campaigns_of(ordered, require)
 
     def fails(index: int) -> bool:
         seen = set(names[: index + 1])
-        earlier = [s for s in ordered if s.campaign in seen]
+        earlier = [s for s in ordered if occasion(s, require) in seen]
         return Findings(earlier, require, comparisons, None, lenient=True).fails
 
     index = bisect_left(range(len(names)), True, key=fails)
@@ -218,7 +218,7 @@ def _sets_of(
         key: members
         for key, members in groups(summaries).items()
         if key.vary == claim(require.vary)
-        and any(s.campaign == campaign and s.purpose == "certify" for s in members)
+        and any(occasion(s, require) == campaign and s.purpose == "certify" for s in members)
     }
 
 

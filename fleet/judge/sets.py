@@ -92,6 +92,13 @@ def in_order(summaries: Sequence[AttemptSummary]) -> list[AttemptSummary]:
     return sorted(summaries, key=place)
 
 
+def occasion(summary: AttemptSummary, require: Require) -> str:
+    """Whose evidence must suffice together: a campaign's, or for a claim about several units that
+    of a night, which gives each unit a campaign, and controls, of its own."""
+    several = require.scope == "same-class"
+    return summary.night if several and summary.night else summary.campaign
+
+
 def grades_up_to(grade: str) -> tuple[str, ...]:
     """A grade and every lower one, ascending."""
     return tuple(GRADES[: list(GRADES).index(grade) + 1])  # type: ignore[arg-type]
@@ -150,14 +157,15 @@ def pairs_needed(
     """Attempts to be compared row by row before the set is judged, in a fixed order.
 
     Good attempts: per unit one of each class of roots and inputs against the unit's first, then
-    the units' firsts against the overall first; attempts of ``campaign`` come first. Every other
+    the units' firsts against the overall first; attempts of ``campaign`` (an :func:`occasion`) come
+    first. Every other
     attempt with rows: against one good attempt (of its campaign and unit, else its unit, else the
     first), or against the first such attempt when none is good. Pruned attempts have no rows; one
     that shows the same kept its own.
     """
     ordered = in_order(summaries)
     good = [s for s in ordered if is_good(s, require) and not s.pruned]
-    mine_first = sorted(good, key=lambda s: s.campaign != campaign)
+    mine_first = sorted(good, key=lambda s: occasion(s, require) != campaign)
     pairs = _class_pairs(mine_first)[:MAX_CLASS_PAIRS]
     return list(dict.fromkeys(pairs + required_pairs(summaries, require)))
 

@@ -16,12 +16,13 @@ from fleet.evidence.states import RETRIED, Cause
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge.bounds import fewest_replays
 from fleet.judge.retracted import restored
-from fleet.judge.sets import in_order, is_good, objection
+from fleet.judge.sets import in_order, is_good, objection, occasion
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A set's certification replays by campaign, and which of them are no fresh process.
+    """A set's certification replays by campaign (a night, where the claim is about several units),
+    and which of them are no fresh process.
 
     ``used_before``: attempt -> the earlier good replay of the same process.
     """
@@ -48,8 +49,12 @@ class Evidence:
         by_campaign: dict[str, list[AttemptSummary]] = {}
         for s in in_order([*attempts, *siblings]):
             if s.purpose == "certify":
-                by_campaign.setdefault(s.campaign, []).append(s)
+                by_campaign.setdefault(occasion(s, require), []).append(s)
         return cls(require, by_campaign, _used_before(attempts, require))
+
+    def parts(self, campaign: str) -> list[str]:
+        """The campaigns that it is made of, each with its own controls."""
+        return list(dict.fromkeys(s.campaign for s in self.by_campaign.get(campaign, ())))
 
     @property
     def newest_first(self) -> list[str]:
@@ -149,11 +154,15 @@ def _causes(
     mine: Sequence[AttemptSummary], good: Sequence[AttemptSummary], require: Require
 ) -> Iterator[Cause]:
     """Causes of slots that no good attempt filled, then of any attempt that is not good."""
-    filled = {s.slot for s in good}
-    for s in sorted(mine, key=lambda s: s.slot in filled):
+    filled = {_slot(s) for s in good}
+    for s in sorted(mine, key=lambda s: _slot(s) in filled):
         cause = objection(s, require)
-        if cause is not None and (s.slot not in filled or s.state not in RETRIED):
+        if cause is not None and (_slot(s) not in filled or s.state not in RETRIED):
             yield Cause(cause.code, f"{_name(s)}: {cause.text}", cause.details)
+
+
+def _slot(summary: AttemptSummary) -> tuple[str, int]:
+    return summary.campaign, summary.slot
 
 
 def _name(summary: AttemptSummary) -> str:

@@ -15,7 +15,7 @@ from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
 from fleet.judge.findings import Comparisons
 from fleet.judge.present import DAY_S
-from fleet.judge.sets import in_order, is_good
+from fleet.judge.sets import in_order, is_good, occasion
 from fleet.judge.verdict import Word
 
 
@@ -61,8 +61,8 @@ def steps(
     own = rules.outcomes(ordered, require, siblings, controls_failed_in=controls_failed_in)
     found: list[Step] = []
     valid_until: float | None = None
-    for name in rules.campaigns_of(ordered):
-        mine = tuple(s for s in ordered if s.campaign == name)
+    for name in rules.campaigns_of(ordered, require):
+        mine = tuple(s for s in ordered if occasion(s, require) == name)
         step = _step(name, mine, require, own.get(name), name == failing, found, valid_until)
         if own.get(name) is not None and own[name].word == "PASS" and step.at_s is not None:
             valid_until = max(valid_until or 0.0, step.at_s + require.valid_days * DAY_S)

@@ -18,7 +18,7 @@ from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
 from fleet.judge.compare import PairComparison, compare_rows
-from fleet.judge.sets import in_order
+from fleet.judge.sets import in_order, occasion
 from fleet.judge.successors import Shown, predecessors
 from fleet.judge.tracing.culprit import Localisation
 from fleet.judge.verdict import Verdict
@@ -143,7 +143,7 @@ class Answers:
             platforms=self._platform_facts(),
         )
         traceable = verdict.verdict == "FAIL" and not verdict.vary
-        found = self.localised(campaign, summaries) if traceable else None
+        found = self.localised(campaign, asked.require, summaries) if traceable else None
         verdict = verdict if found is None else rules.with_culprit(verdict, found)
         verdict = self.with_counterfactual(verdict, asked, summaries)
         return rules.with_execution(verdict, summaries)
@@ -156,11 +156,14 @@ class Answers:
         compared = self.comparisons(needed, asked.dtype)
         return rules.with_counterfactual(verdict, summaries, asked.require, compared)
 
-    def localised(self, campaign: str, summaries: Sequence[AttemptSummary]) -> Localisation | None:
+    def localised(
+        self, campaign: str, require: Require, summaries: Sequence[AttemptSummary]
+    ) -> Localisation | None:
         """Where a campaign's replays part: by the evidence of the failing replays where they were
         traced throughout, with what later traces prove of that call; else by later traces."""
         later = self.traced(campaign, summaries).found
-        certified = [s for s in summaries if s.campaign == campaign and s.purpose == "certify"]
+        here = [s for s in summaries if occasion(s, require) == campaign]
+        certified = [s for s in here if s.purpose == "certify"]
         mine = [s for s in certified if not s.pruned and not s.retracted]
         key = tuple(s.attempt for s in mine)
         if key not in self._own:
@@ -177,13 +180,16 @@ class Answers:
             self._traced[key] = traced(self.landing, mine)
         return self._traced[key]
 
-    def with_newest_trace(self, verdict: Verdict, summaries: Sequence[AttemptSummary]) -> Verdict:
+    def with_newest_trace(
+        self, verdict: Verdict, require: Require, summaries: Sequence[AttemptSummary]
+    ) -> Verdict:
         """A FAIL with the culprit that the newest trace of its contract found, if any did."""
         if verdict.verdict != "FAIL":
             return verdict
-        tracing = (s.campaign for s in in_order(summaries) if s.purpose == "trace" or s.trace)
+        traces = (s for s in in_order(summaries) if s.purpose == "trace" or s.trace)
+        tracing = (occasion(s, require) for s in traces)
         for campaign in reversed(list(dict.fromkeys(tracing))):
-            found = self.localised(campaign, summaries)
+            found = self.localised(campaign, require, summaries)
             if found is not None and found.culprit is not None:
                 return rules.with_culprit(verdict, found)
         return verdict

@@ -326,7 +326,7 @@ def _with_traces(
         return row
     here = [s for s in summaries if s.platform == row.platform]
     told = answers.with_counterfactual(row.verdict, asked, here)
-    told = told if told.vary else answers.with_newest_trace(told, here)
+    told = told if told.vary else answers.with_newest_trace(told, asked.require, here)
     return replace(row, verdict=rules.with_execution(told, here))
 
 

@@ -11,8 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fleet.contract.model import Require
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
+from fleet.judge.sets import occasion
 from fleet.report.answers import Answers, Asked, ControlsByCampaign
 from fleet.report.screen import utc
 
@@ -64,7 +66,7 @@ def regressed(
     failing = rules.first_failing(members, asked.require, compared)
     if failing is None:
         return None
-    at_s = _landed_s(members, failing)
+    at_s = _landed_s(members, asked.require, failing)
     if rules.had_pass(members, asked.require, compared, controls_failed_in=controls):
         return Regressed(failing, at_s, key.platform)
     for platform in answers.predecessors.get(key.platform, ()):
@@ -85,15 +87,19 @@ def _passed(
     if not members:
         return False
     compared = answers.comparisons(rules.pairs_needed(members, asked.require), asked.dtype)
-    names = rules.campaigns_of(members)
+    names = rules.campaigns_of(members, asked.require)
     failing = rules.first_failing(members, asked.require, compared)
     names = names if failing is None else names[: names.index(failing)]
-    told = [n for n in names if (at_s := _landed_s(members, n)) is not None and at_s < until_s]
+    told = [
+        n
+        for n in names
+        if (at_s := _landed_s(members, asked.require, n)) is not None and at_s < until_s
+    ]
     return rules.ever_passed(members, asked.require, told, controls_failed_in=controls)
 
 
-def _landed_s(members: Sequence[AttemptSummary], campaign: str) -> float | None:
-    times = [s.accepted_at_s for s in members if s.campaign == campaign]
+def _landed_s(members: Sequence[AttemptSummary], require: Require, campaign: str) -> float | None:
+    times = [s.accepted_at_s for s in members if occasion(s, require) == campaign]
     return max((at_s for at_s in times if at_s is not None), default=None)
 
 

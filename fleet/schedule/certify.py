@@ -137,11 +137,6 @@ def _on_every_unit(control: Resolved, named: Sequence[Resolved]) -> Resolved:
     return _requiring(control, scope="same-class") if "same-class" in scopes else control
 
 
-def on_one_unit(control: Resolved) -> Resolved:
-    """As a control of a campaign that has one unit, whatever is asked of what it controls."""
-    return _requiring(control, scope="same-unit")
-
-
 def _requiring(resolved: Resolved, **changes: Any) -> Resolved:
     """The same, of which something else is required: that is no part of the execution id."""
     contract = resolved.loaded.contract
@@ -161,15 +156,25 @@ def _asked_for(request: Request, resolved: Resolved) -> Resolved:
     return resolved if resolved.name in MUST else _requiring(resolved, **changes)
 
 
-def plan_resolved(request: Request, named: list[Resolved], places: Places, say: Say) -> Planned:
+def plan_resolved(
+    request: Request, named: list[Resolved], places: Places, say: Say, one_campaign: bool = True
+) -> Planned:
     """The same for contracts that are resolved already.
+
+    Args:
+        request: what was asked for.
+        named: its contracts.
+        places: where things are.
+        say: takes progress.
+        one_campaign: for all units; else each has its own, with its own controls.
 
     Raises:
         UsageError: for anything wrong in what was named; nothing has been written.
     """
     _refuse_doubles(named)
     controls = _controls(request, named, places, say)
-    controls = [_on_every_unit(c, named) for c in controls]
+    if one_campaign:
+        controls = [_on_every_unit(c, named) for c in controls]
     _require_expectations([r for r in (*named, *controls) if r.name in MUST])
     works = {r.name: THROUGHOUT for r in named if _traced_throughout(request, r)}
     works |= {r.name: p.work for r in (*named, *controls) if (p := _traced_control(r))}

@@ -257,6 +257,7 @@ class _Lane(threading.Thread):
             on_event=lambda text: night.on_event(f"{unit.name} {text}"),
             id=campaign_id(night.id, unit),
             feed=self._feed,
+            night=night.id,
         )
 
     error: BaseException | None

@@ -103,6 +103,7 @@ class Campaign:
         arms: a subset of arms; None for all.
         cores: bounds a varied number of threads.
         feed: asked for more slots when those there are have begun, until it has none.
+        night: the one that this is a unit's part of.
         unit_is_down: its node went away while it ran; what had not begun was not run.
     """
 
@@ -118,6 +119,7 @@ class Campaign:
     id: str = field(default_factory=lambda: new_campaign_id())
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
     feed: Feed = lambda: ()
+    night: str = ""
     unit_is_down: bool = False
     _stopped: bool = False
     _before: Mapping[Key, Done] = field(default_factory=dict)
@@ -427,6 +429,7 @@ class Campaign:
 
     def _planned(self, slot: Slot, task: ReplayTask) -> dict[str, Any]:
         more: dict[str, Any] = {} if task.trace is None else {"trace": asdict(task.trace)}
+        more |= {"night": self.night} if self.night else {}
         if task.vary:
             own = asdict(self._own(task.typed_contract(), task.sample_ids))
             more |= {"varied": task.varied, "own": own}

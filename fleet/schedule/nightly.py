@@ -29,7 +29,6 @@ from fleet.schedule.certify import (
     following,
     ingest_after,
     ingest_and_publish,
-    on_one_unit,
     plan_resolved,
     require_room_for,
     require_usable,
@@ -134,9 +133,7 @@ def run_night(
     meter_of(launcher).campaign_started(time.time())
     names = tuple(dict.fromkeys(i.contract for i in planned.plan.items if i.role == "named"))
     named = [resolve_contract(name, places.search, places.cache, say) for name in names]
-    resolved = plan_resolved(Request(names), named, places, say)
-    # each unit has a campaign, and its controls, of its own
-    resolved = replace(resolved, controls=[on_one_unit(c) for c in resolved.controls])
+    resolved = plan_resolved(Request(names), named, places, say, one_campaign=False)
     contracts = {r.name: r for r in (*resolved.named, *resolved.controls)}
     landing = places.open_landing(create=True)
     night = Night(

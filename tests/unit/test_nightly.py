@@ -6,7 +6,9 @@ import json
 import shutil
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from fleet.cli import run
 from fleet.errors import AttemptFailed, ContractError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Entry, campaigns, read_chain
+from fleet.replay.task import ReplayTask
 from fleet.report.night_answer import NightAnswer, print_answer
 from fleet.report.night_view import print_night
 from fleet.schedule.history import held_s, looks_of, seen_units
@@ -23,6 +26,7 @@ from tests.campaigns import (
     CONTRACT,
     CONTROLS,
     QUICK,
+    RACY,
     FakeLauncher,
     places_in,
     raises,
@@ -227,6 +231,87 @@ def test_a_contract_that_is_not_there_is_refused(tmp_path: Path) -> None:
     write_fleet(tmp_path, "left", contracts='"tyo"')
     with pytest.raises(ContractError, match='did you mean "toy"'):
         planned(tmp_path)
+
+
+# a claim about several units
+
+
+SAME_CLASS = CONTRACT + 'scope = "same-class"\n'
+
+
+def two_units(root: Path, launcher: FakeLauncher, text: str = SAME_CLASS) -> NightAnswer:
+    write_contract(write_configs(root / "configs"), "mine", text)
+    write_fleet(root, "left", "right", contracts='"mine"')
+    _, answer = night_run(root, launcher, campaign="night-1")
+    assert answer is not None
+    return answer
+
+
+def pair(**changes: Any) -> FakeLauncher:
+    return FakeLauncher(labels=("left", "right"), **changes)
+
+
+def fails_on(label: str, contract: str) -> dict[int, Callable[[ReplayTask], None]]:
+    def fail(task: ReplayTask) -> None:
+        if (task.node_label, task.contract_name) == (label, contract):
+            raise AttemptFailed("killed", "signal 9")
+
+    return dict.fromkeys(range(10), fail)
+
+
+def test_replays_of_a_night_on_two_units_are_one_claim_about_their_class(tmp_path: Path) -> None:
+    answer = two_units(tmp_path, pair())
+    (row,) = answer.rows
+    assert (row.state, answer.exit_code()) == ("PASS", 0)
+    verdict = row.verdict
+    assert verdict is not None and verdict.campaign == "night-1"
+    assert (verdict.scope, [unit["replays"] for unit in verdict.units]) == ("same-class", [1, 1])
+    assert {a["campaign"] for a in verdict.attempts} == {"night-1.left", "night-1.right"}
+    assert sorted(unit for unit, _ in answer.controls) == ["left", "left", "right", "right"]
+    assert all(not control.mismatches for _, control in answer.controls)
+
+
+def test_replays_of_a_night_on_two_units_that_differ_are_a_fail(tmp_path: Path) -> None:
+    answer = two_units(tmp_path, pair(), SAME_CLASS + RACY)
+    assert [(row.state, row.verdict and row.verdict.scope) for row in answer.rows] == [
+        ("FAIL", "same-class"),
+    ]  # fmt: skip
+    assert answer.exit_code() == 1
+
+
+@pytest.mark.parametrize("label", ["left", "right"])
+def test_a_control_that_fails_on_either_unit_voids_the_claim_about_both(
+    tmp_path: Path, label: str
+) -> None:
+    answer = two_units(tmp_path, pair(script=fails_on(label, "control-racy-synthetic")))
+    (row,) = answer.rows
+    assert row.verdict is not None
+    assert (row.state, row.verdict.code) == ("VOID", "control-failed")
+    assert answer.exit_code() == 3
+
+
+def test_a_replay_of_the_claim_that_is_lost_on_one_unit_names_its_cause(tmp_path: Path) -> None:
+    answer = two_units(tmp_path, pair(script=fails_on("right", "mine")))
+    (row,) = answer.rows
+    assert row.verdict is not None
+    assert (row.state, row.verdict.code) == ("VOID", "killed")
+
+
+def test_two_nights_that_each_lost_a_unit_are_no_claim_about_the_class(tmp_path: Path) -> None:
+    """What one night saw on the left and another on the right was under different controls."""
+    two_units(tmp_path, pair(script=fails_on("right", "mine")))
+    left_fails = pair(script=fails_on("left", "mine"))
+    _, answer = night_run(tmp_path, left_fails, campaign="night-2")
+    assert answer is not None
+    assert [row.state for row in answer.rows] == ["VOID"]
+
+
+def test_a_night_about_several_units_is_gone_on_with_as_one_claim(tmp_path: Path) -> None:
+    two_units(tmp_path, pair())
+    again = pair()
+    _, answer = night_run(tmp_path, again, campaign="night-1")
+    assert answer is not None and again.tasks == []
+    assert [row.state for row in answer.rows] == ["PASS"]
 
 
 # what is shown
