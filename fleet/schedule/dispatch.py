@@ -141,9 +141,11 @@ class Night:
             return ledger, list(self.items)
         ledger.append("resumed", **drawn)
         there = self._done_by_campaign()
-        left = [each for item in items if (each := self._left_of(item, there)) is not None]
-        self.on_event(f"{len(items) - len(left)} of {len(items)} sets are there already")
-        return ledger, left
+        left = [(item, self._left_of(item, there)) for item in items]
+        whole = [item for item, each in left if each is None]
+        self.on_event(f"{len(whole)} of {len(items)} sets are there already")
+        # a control that is there costs nothing more, and what follows from it may be missing
+        return ledger, [each or item for item, each in left if each or item.role == "control"]
 
     def _done_by_campaign(self) -> dict[str, set[SlotKey]]:
         """Slots that have a record, of each campaign of this night: every chain is read once."""
@@ -314,7 +316,7 @@ class _Lane(threading.Thread):
         if self.error is None and not self.campaign.unit_is_down:
             return
         ended = {_of(e.slot) for e in self._ends if e.state not in RETRIED}
-        open_ = [item for item in self._taken if not _replays(item) <= ended]
+        open_ = [i for i in self._taken if i.role == "control" or not _replays(i) <= ended]
         board.give_back(self.unit, open_, self._lost_with())
         if self.campaign.unit_is_down:
             self._night.on_event(f"{self.unit.name} went away")

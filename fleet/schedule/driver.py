@@ -36,7 +36,7 @@ from fleet.schedule.launcher import Gone, Launcher, Place, Running
 from fleet.schedule.metrics import meter_of
 from fleet.schedule.plan import Slot, Work, told
 from fleet.schedule.resolve import Resolved
-from fleet.schedule.resume import Done, Key, done, give_up_open, key_of, require_same
+from fleet.schedule.resume import Done, Key, done, give_up_open, key_of, repeats, require_same
 
 Say = Callable[[str], None]
 Feed = Callable[[], Sequence[Slot]]
@@ -146,11 +146,11 @@ class Campaign:
         """
         self._total = len(slots)
         with self._interrupts:
-            ledger, self._before = self._open(slots, argv)
-            ends, slots = self._reused(slots)
+            ledger, ends = self._open(slots, argv)
             try:
                 while slots:
-                    ends.extend(self._all(ledger, slots))
+                    reused, missing = self._reused(slots)
+                    ends += [*reused, *self._all(ledger, missing)]
                     slots = [] if self.unit_is_down else follow(ends)
                     self._total += len(slots)
             finally:
@@ -179,15 +179,19 @@ class Campaign:
 
     def _reused(self, slots: Sequence[Slot]) -> tuple[list[AttemptEnd], list[Slot]]:
         """(ends of what was done already, what is left)."""
-        found = [(slot, self._before.get(key_of(slot, self.purpose))) for slot in slots]
+        found = [(slot, self._done_before(slot)) for slot in slots]
         ends = [AttemptEnd(d.attempt, slot, d.state, d.cause) for slot, d in found if d]
         if ends:
             self.on_event(f"{len(ends)} of {len(slots)} replays of {self.id} are there already")
         return ends, [slot for slot, d in found if d is None]
 
-    def _open(
-        self, slots: Sequence[Slot], argv: Sequence[str]
-    ) -> tuple[Ledger, Mapping[Key, Done]]:
+    def _done_before(self, slot: Slot) -> Done | None:
+        """A repeat of a frozen call is no slot of a plan: what is there is in the ends."""
+        repeats = slot.work is not None and slot.work.repeats_a_call
+        return None if repeats else self._before.get(key_of(slot, self.purpose))
+
+    def _open(self, slots: Sequence[Slot], argv: Sequence[str]) -> tuple[Ledger, list[AttemptEnd]]:
+        """The chain, and the ends of an earlier driver's repeats of frozen calls."""
         ledger, entries = Ledger.continued(self.landing, self.id)
         for resolved in self.contracts.values():
             self.landing.write_contract(from_text(resolved.execution_id), resolved.body())
@@ -197,13 +201,15 @@ class Campaign:
             require_same(entries, named)
             ledger.append("resumed", argv=list(argv), driver=driver)
             give_up_open(ledger, entries, self.launcher, self.limits.end_s)
-            return ledger, done(self.landing, entries)
+            self._before = done(self.landing, entries)
+            there = repeats(self.landing, entries)
+            return ledger, [AttemptEnd(d.attempt, slot, d.state, d.cause) for slot, d in there]
         ledger.append("campaign", contracts=named, argv=list(argv), driver=driver)
         # a control that the user named controls this campaign no less than one that was added
         controls = {slot.contract for slot in slots if slot.role == "control"}
         controls |= {name for name, r in self.contracts.items() if r.loaded.contract.expect}
         ledger.append("controls", contracts=sorted(controls))
-        return ledger, {}
+        return ledger, []
 
     def _together(self, slots: Sequence[Slot]) -> Iterator[list[Slot]]:
         """Replays of one claim about several units run at a time, each on its own."""

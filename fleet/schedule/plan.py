@@ -45,6 +45,11 @@ class Work:
     arms: tuple[str, ...] | None = None
     trace: TraceOrder | None = None
 
+    @property
+    def repeats_a_call(self) -> bool:
+        """Is it about one frozen call, which an earlier replay named?"""
+        return self.trace is not None and bool(self.trace.targets)
+
 
 @dataclass(frozen=True)
 class Slot:

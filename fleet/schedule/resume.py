@@ -14,8 +14,9 @@ from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Entry, Ledger, ends
 from fleet.evidence.manifest import Manifest, Process
 from fleet.evidence.states import Cause, State
+from fleet.replay.task import TraceOrder
 from fleet.schedule.launcher import Launcher
-from fleet.schedule.plan import Slot
+from fleet.schedule.plan import Slot, Work
 
 DRIVER_GONE = Cause("driver-gone", "the driver of this attempt ended before it did")
 
@@ -52,6 +53,22 @@ def done(landing: Landing, entries: Sequence[Entry]) -> dict[Key, Done]:
             continue
         key = Key(body["contract"], tuple(body["vary"]), body["replay"], body["purpose"])
         found[key] = Done(attempt, end.body["state"], _cause(landing, attempt))
+    return found
+
+
+def repeats(landing: Landing, entries: Sequence[Entry]) -> list[tuple[Slot, Done]]:
+    """Repeats of a frozen call that are there: what follows from them need not run again."""
+    found: list[tuple[Slot, Done]] = []
+    planned = {e.attempt: e for e in entries if e.kind == "planned"}
+    for attempt, end in ends(list(entries)):
+        body = planned[attempt].body
+        if end is None or end.kind != "accepted" or not body.get("trace"):
+            continue
+        order = TraceOrder.from_json(body["trace"])
+        work = Work(body["purpose"], tuple(body["sample_ids"]), tuple(body["arms"]), order)
+        if work.repeats_a_call:
+            slot = Slot(body["slot"], body["contract"], body["replay"], body["role"], work)
+            found.append((slot, Done(attempt, end.body["state"], _cause(landing, attempt))))
     return found
 
 

@@ -2,9 +2,9 @@
 
 What a backend compiles at its first load would otherwise change the cache under a replay, which is
 VOID. What claims vary makes other shapes, and those are covered too, each key-value cache by a
-process of its own. Nothing of it is evidence, so several contracts are warmed side by side, as many
-as fit on the device. Knows no verdict; a contract that cannot be warmed says why in its own
-attempts.
+process of its own. Nothing of it is evidence, so processes run side by side, as many as fit on the
+device. What one of them adds another sees, so they go in rounds until a round of a contract adds
+nothing. Knows no verdict; a contract that cannot be warmed says why in its own attempts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from fleet.contract.model import COMPILED, Contract
@@ -24,8 +24,8 @@ from fleet.schedule.resolve import Resolved
 
 AT_ONCE = 4
 AT_MOST = 4
-"""Processes one after the other until one of them adds nothing. A compiler that always adds
-something has no pinned cache; its contracts need a cold one."""
+"""Rounds until nothing was added. A compiler that always adds something has no pinned cache; its
+contracts need a cold one."""
 
 Outcome = Mapping[str, Any] | str
 """What was compiled, or the cause why not."""
@@ -50,9 +50,16 @@ def warm(
     if not chosen:
         return {}
     campaign.on_event(f"warming the kernel cache for {', '.join(r.name for r in chosen)}")
+    jobs = [_Job(r, k) for r in chosen for k in _kinds(r.loaded.contract, known.get(r.name, ()))]
     with ThreadPoolExecutor(_at_once(campaign, chosen)) as pool:
-        outcomes = list(pool.map(lambda r: _warm_one(campaign, r, known.get(r.name, ())), chosen))
-    return dict(zip((r.name for r in chosen), outcomes, strict=True))
+        for _ in range(AT_MOST):
+            left = [job for job in jobs if not job.is_over]
+            list(pool.map(lambda job: job.run(campaign), left))
+    outcomes = {r.name: _outcome([j for j in jobs if j.resolved is r]) for r in chosen}
+    for name, outcome in outcomes.items():
+        if isinstance(outcome, str):
+            campaign.on_event(f"{name} could not be warmed: {outcome}")
+    return outcomes
 
 
 def _compiles(resolved: Resolved, claims: Sequence[Sequence[str]], every_engine: bool) -> bool:
@@ -101,29 +108,42 @@ def _kinds(contract: Contract, claims: Sequence[Sequence[str]]) -> list[_Kind]:
     return kinds
 
 
-def _warm_one(campaign: Campaign, resolved: Resolved, claims: Sequence[Sequence[str]]) -> Outcome:
-    compiled, files, seconds = 0, 0, 0.0
-    for kind in _kinds(resolved.loaded.contract, claims):
-        outcome = _warm_kind(campaign, resolved, kind)
-        if isinstance(outcome, str):
-            campaign.on_event(f"{resolved.name} could not be warmed: {outcome}")
-            return outcome
-        compiled, files = compiled + outcome["compiled"], outcome["files"]
-        seconds += outcome["seconds"]
-    return {"compiled": compiled, "files": files, "seconds": seconds}
+@dataclass
+class _Job:
+    """One process a round, of one kind, until one adds nothing or fails."""
 
+    resolved: Resolved
+    kind: _Kind
+    found: list[Mapping[str, Any]] = field(default_factory=list)
+    why: str = ""
 
-def _warm_kind(campaign: Campaign, resolved: Resolved, kind: _Kind) -> Outcome:
-    compiled, seconds = 0, 0.0
-    for _ in range(AT_MOST):
+    @property
+    def is_warm(self) -> bool:
+        return bool(self.found) and bool(self.found[-1]["warm"])
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_warm or bool(self.why)
+
+    def run(self, campaign: Campaign) -> None:
         try:
-            found = _one_process(campaign, resolved, kind)
+            self.found.append(_one_process(campaign, self.resolved, self.kind))
         except AttemptFailed as failed:
-            return str(failed)
-        compiled, seconds = compiled + found["compiled"], seconds + found["seconds"]
-        if found["warm"]:
-            return {"compiled": compiled, "files": found["files"], "seconds": seconds}
-    return f'{AT_MOST} processes in a row added to the cache; write kernel_cache = "cold"'
+            self.why = str(failed)
+
+
+def _outcome(jobs: Sequence[_Job]) -> Outcome:
+    """Of one contract."""
+    for job in jobs:
+        if not job.is_warm:
+            always = f'{AT_MOST} processes in a row added to the cache; write kernel_cache = "cold"'
+            return job.why or always
+    found = [each for job in jobs for each in job.found]
+    return {
+        "compiled": sum(each["compiled"] for each in found),
+        "files": max(each["files"] for each in found),
+        "seconds": sum(each["seconds"] for each in found),
+    }
 
 
 def _one_process(campaign: Campaign, resolved: Resolved, kind: _Kind) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from fleet.evidence.ledger import NIGHT, chain_folder, ends, read_chain
 from fleet.replay.task import ReplayTask
 from fleet.schedule.board import Board
 from fleet.schedule.dispatch import Night, Waits, campaign_id
-from fleet.schedule.driver import Limits
+from fleet.schedule.driver import AttemptEnd, Limits
 from fleet.schedule.launcher import Place
 from fleet.schedule.night_terms import Item, Unit
 from fleet.schedule.plan import Role, Slot
@@ -212,6 +212,19 @@ def test_a_restarted_driver_goes_on_with_the_plan_it_finds(tmp_path: Path) -> No
     again = FakeLauncher(labels=("left", "right"))
     night(tmp_path, again, [item(LEFT, "third")]).run()  # the plan of that night stands
     assert [(t.contract_name, t.node_label) for t in again.tasks] == [("second", "right")]
+
+
+def test_controls_that_are_there_are_told_to_what_follows_from_them(tmp_path: Path) -> None:
+    """A repeat of what a traced control showed runs last: it may be what a killed driver missed."""
+    items = [item(LEFT, "toy", role="control"), item(LEFT, "second")]
+    launcher = FakeLauncher(labels=("left",))
+    night(tmp_path, launcher, items).run()
+    again, told = FakeLauncher(labels=("left",)), list[AttemptEnd]()
+    second = night(tmp_path, again, items)
+    second.following = lambda _: lambda ends: (told.extend(ends), [])[1]
+    second.run()
+    assert again.tasks == []
+    assert [(end.slot.contract, end.slot.role) for end in told] == [("toy", "control")] * 2
 
 
 class Interrupted(FakeLauncher):

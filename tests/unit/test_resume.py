@@ -13,8 +13,9 @@ from fleet.errors import AttemptFailed, CannotRunError, UsageError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Entry, chain_folder, ends, read_chain
 from fleet.evidence.summarise import summarise
+from fleet.replay.task import Target, TraceOrder
 from fleet.schedule.driver import AttemptEnd, Campaign
-from fleet.schedule.plan import Slot
+from fleet.schedule.plan import Slot, Work
 from tests.campaigns import (
     CONTRACT,
     QUICK,
@@ -151,3 +152,49 @@ def test_slots_that_are_fed_run_after_those_that_were_planned(tmp_path: Path) ->
     found = drive(tmp_path, launcher, feed=lambda: more.pop(0))
     assert [end.slot.replay for end in found] == [0, 1, 2, 3, 4]
     assert more == []
+
+
+# what follows from the slots of a plan
+
+
+REPEAT = Work(
+    "trace",
+    ("s0",),
+    ("current",),
+    TraceOrder(targets=(Target("current", 0, 0, "m", 0),), repeats=2),
+)
+
+
+def followed(root: Path, launcher: FakeLauncher) -> list[AttemptEnd]:
+    """A driver that asks for a repeat of a frozen call once everything else ran, as the tracer
+    does, unless one is there."""
+    _, planned, places = planned_in(root, purpose="replay")
+    landing = Landing.open(places.landing, create=True)
+    contracts = {r.name: r for r in planned.named}
+    campaign = Campaign(landing, launcher, contracts, places.scratch, QUICK, id=ID)
+
+    def follow(ends: Sequence[AttemptEnd]) -> list[Slot]:
+        there = any(end.slot.work is not None and end.slot.work.repeats_a_call for end in ends)
+        return [] if there or len(ends) < len(SLOTS) else [Slot(3, "toy", 0, "named", REPEAT)]
+
+    return campaign.run(SLOTS, follow=follow)
+
+
+def test_what_was_to_follow_is_run_by_the_next_driver_when_all_else_is_there(
+    tmp_path: Path,
+) -> None:
+    followed(tmp_path, FakeLauncher())
+    cut(tmp_path, "accepted", 2)  # killed before the repeat was planned
+    launcher = FakeLauncher()
+    ends_ = followed(tmp_path, launcher)
+    assert [task.purpose for task in launcher.tasks] == ["trace"]
+    assert len(ends_) == len(SLOTS) + 1
+
+
+def test_a_repeat_that_is_there_is_not_asked_for_again(tmp_path: Path) -> None:
+    followed(tmp_path, FakeLauncher())
+    again = FakeLauncher()
+    ends_ = followed(tmp_path, again)
+    assert again.tasks == []
+    assert ends_[0].slot.work == REPEAT
+    assert [end.slot.work for end in ends_[1:]] == [None] * len(SLOTS)
