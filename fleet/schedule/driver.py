@@ -14,10 +14,10 @@ import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fleet.contract.canonical import from_text, sha256, to_text
 from fleet.contract.model import Contract
@@ -35,6 +35,7 @@ from fleet.schedule.interrupts import Interrupts
 from fleet.schedule.launcher import Gone, Launcher, Place, Running
 from fleet.schedule.metrics import meter_of
 from fleet.schedule.plan import Slot, Work, told
+from fleet.schedule.planned import planned_body
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.resume import Done, Key, done, give_up_open, key_of, repeats, require_same
 
@@ -306,7 +307,8 @@ class Campaign:
         task = self.task(slot, resolved, secrets.token_hex(8))
         place = f"[{slot.index + 1}/{self._total}]"
         self.on_event(f"{place} {slot.contract} {told(slot, task)}: attempt {task.attempt}")
-        ledger.append("planned", task.attempt, **self._planned(slot, task))
+        own = self._own(task.typed_contract(), task.sample_ids)
+        ledger.append("planned", task.attempt, **planned_body(slot, task, own, self.night))
         try:
             with self._interrupts.let_through():
                 running = self._start(task, resolved)
@@ -432,28 +434,6 @@ class Campaign:
         )
         shutil.rmtree(self.scratch / task.attempt, ignore_errors=True)
         return gone
-
-    def _planned(self, slot: Slot, task: ReplayTask) -> dict[str, Any]:
-        more: dict[str, Any] = {} if task.trace is None else {"trace": asdict(task.trace)}
-        more |= {"night": self.night} if self.night else {}
-        if task.vary:
-            own = asdict(self._own(task.typed_contract(), task.sample_ids))
-            more |= {"varied": task.varied, "own": own}
-        return more | {
-            "slot": slot.index,
-            "replay": slot.replay,
-            "role": slot.role,
-            "contract": slot.contract,
-            "execution_id": task.execution_id,
-            "purpose": task.purpose,
-            "vary": list(task.vary),
-            "node": task.node_label,
-            "device": asdict(task.device) if task.device else None,
-            "num_samples": len(task.sample_ids),
-            "sample_ids": task.sample_ids,
-            "arms": list(task.arms),
-            "batch_size": task.contract["decoding"]["batch_size"],
-        }
 
     def task(self, slot: Slot, resolved: Resolved, attempt: str) -> ReplayTask:
         contract = resolved.loaded.contract
