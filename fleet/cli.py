@@ -21,6 +21,7 @@ from rich.console import Console
 
 import fleet
 from fleet import certificate_verbs, fleet_verbs, query_verbs, report_verbs
+from fleet.ending import in_a_child
 from fleet.errors import FleetError, UsageError
 from fleet.options import (
     CampaignId,
@@ -365,10 +366,14 @@ def root(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point: every way to end has its own exit code."""
+    sys.exit(in_a_child(lambda: _answered(argv)))
+
+
+def _answered(argv: Sequence[str] | None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup: it stays ignored
             signal.signal(number, _terminated)
-    sys.exit(run(argv))
+    return run(argv)
 
 
 def _terminated(*_: object) -> None:

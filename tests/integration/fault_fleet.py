@@ -115,6 +115,13 @@ class FaultFleet:
         """Of a node that is dead already."""
         self.cluster.remove_node(self.nodes.pop(label), allow_graceful=False)
 
+    def anew(self, *labels: str) -> None:
+        """Another cluster in the place of this one, whose head is gone."""
+        self.cluster.shutdown()
+        self.cluster, self.nodes = Cluster(), {}
+        for label in labels:
+            self.add(label)
+
     def contract(self, name: str, text: str = CONTRACT) -> None:
         """One that takes orders."""
         parser = PARSER.format(orders=str(self.orders), name=name)
