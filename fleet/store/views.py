@@ -39,7 +39,17 @@ def _records(con: Connection, landing: Landing) -> str:
         files = quoted(f"{folder}/*/part-*.parquet")
     else:
         files = "[" + ", ".join(quoted(f"{folder}/{name}") for (name,) in listed) + "]"
-    return f"SELECT * FROM read_parquet({files}, union_by_name = true)"
+    return f"SELECT * FROM read_parquet({files}, schema = {_schema()})"
+
+
+def _schema() -> str:
+    """What a part has or is NULL there, said beforehand: DuckDB would open every part to find out,
+    whenever the view is made or used."""
+    columns = (
+        f"'{f.name}': {{name: '{f.name}', type: '{_sql_type(f.type)}', default_value: NULL}}"
+        for f in SCHEMA
+    )
+    return f"MAP {{{', '.join(columns)}}}"
 
 
 def _no_rows() -> str:
