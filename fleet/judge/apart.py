@@ -81,11 +81,12 @@ def apart(replays: Mapping[str, Sequence[Replay]], platform: str, facts: Facts) 
 
 
 def flattened(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts by dotted name: each package, variable and part of a fact by itself."""
+    """Facts by dotted name, at any depth: each package, variable and part of a fact by itself. A
+    package stays one fact, and so does what could not be read."""
     found: dict[str, Any] = {}
     for name, value in facts.items():
-        if isinstance(value, dict) and not _unread(value):
-            found |= {f"{name}.{key}": item for key, item in value.items()}
+        if isinstance(value, Mapping) and not _unread(value) and "version" not in value:
+            found |= {f"{name}.{key}": item for key, item in flattened(value).items()}
         else:
             found[name] = value
     return found
@@ -108,16 +109,15 @@ def _shown(*sides: Sequence[Any]) -> Iterator[tuple[str, ...]]:
     short = [{_version(value) for value in side} for side in sides]
     tells = not short[0] & short[1]
     for versions, side in zip(short, sides, strict=True):
-        yield tuple(sorted(versions if tells else {_whole(value) for value in side}))
+        yield tuple(sorted(versions if tells else {told(value) for value in side}))
 
 
 def _version(value: Any) -> str:
-    return (
-        str(value["version"]) if isinstance(value, dict) and "version" in value else _whole(value)
-    )
+    return str(value["version"]) if isinstance(value, dict) and "version" in value else told(value)
 
 
-def _whole(value: Any) -> str:
+def told(value: Any) -> str:
+    """A fact as text."""
     if isinstance(value, dict):
         return " ".join(f"{key} {item}" for key, item in sorted(value.items()))
     return ABSENT if value is None else repr(value) if value == "" else str(value)

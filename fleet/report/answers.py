@@ -184,15 +184,22 @@ class Answers:
         self, verdict: Verdict, require: Require, summaries: Sequence[AttemptSummary]
     ) -> Verdict:
         """A FAIL with the culprit that the newest trace of its contract found, if any did."""
-        if verdict.verdict != "FAIL":
-            return verdict
+        found = None
+        if verdict.verdict == "FAIL":
+            found = self.newest_trace(require, summaries)
+        return verdict if found is None else rules.with_culprit(verdict, found)
+
+    def newest_trace(
+        self, require: Require, summaries: Sequence[AttemptSummary]
+    ) -> Localisation | None:
+        """The newest localisation among these attempts that names a culprit."""
         traces = (s for s in in_order(summaries) if s.purpose == "trace" or s.trace)
         tracing = (occasion(s, require) for s in traces)
         for campaign in reversed(list(dict.fromkeys(tracing))):
             found = self.localised(campaign, require, summaries)
             if found is not None and found.culprit is not None:
-                return rules.with_culprit(verdict, found)
-        return verdict
+                return found
+        return None
 
     def _of_trace(
         self, campaign: str, asked: Asked, summaries: Sequence[AttemptSummary], about: Traced

@@ -1,9 +1,30 @@
-"""One differing record in lines that a person can read; the JSON has the same fields whole."""
+"""One differing record in lines that a person can read, and what to type next.
+
+The JSON has the same fields whole. Commands are quoted for a shell: names come from datasets.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
+
+from fleet.judge.verdict import Verdict
+
+
+def look_again(verdict: Verdict) -> dict[str, str]:
+    """What it is for -> the command, for whoever wants to see the first difference of a FAIL."""
+    first: Mapping[str, Any] = verdict.first_difference or {}
+    name = verdict.contract
+    if verdict.verdict != "FAIL" or not first.get("sample_id") or not first.get("arm"):
+        return {}
+    if verdict.vary:
+        claims = ["--vary", ",".join(verdict.vary), "--vary", "none"]
+        return {"look again": shlex.join(["fleet", "certify", name, *claims])}
+    where = [name, "--sample", first["sample_id"], "--arm", first["arm"]]
+    found = {"look again": shlex.join(["fleet", "replay", *where])}
+    cause = {"its cause": shlex.join(["fleet", "trace", *where])}
+    return found if verdict.culprit else found | cause
 
 
 def difference_lines(first: Mapping[str, Any]) -> list[str]:

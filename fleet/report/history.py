@@ -47,6 +47,11 @@ class Moment:
     events: tuple[str, ...]
 
     @property
+    def key(self) -> rules.SetKey:
+        """The set."""
+        return rules.SetKey(self.asked.execution_id, self.platform, self.vary, self.traced)
+
+    @property
     def state(self) -> str:
         """After the campaign."""
         after = self.step.after or "UNTESTED"
@@ -69,17 +74,17 @@ class Moment:
             "own": step.own,
             "events": list(self.events),
             "roots": list(step.roots),
-            "attempts": [_attempt(s) for s in step.attempts],
+            "attempts": [_attempt(s, self.asked.require.grade) for s in step.attempts],
         }
 
 
-def _attempt(summary: AttemptSummary) -> dict[str, Any]:
-    s = summary
+def _attempt(s: AttemptSummary, grade: str) -> dict[str, Any]:
+    """``root``: at the required grade."""
     cause = s.cause.to_json() if s.cause else None
     return {
         "attempt": s.attempt, "slot": s.slot, "purpose": s.purpose, "state": s.state,
         "cause": cause, "unit": s.unit, "accepted_at_s": s.accepted_at_s,
-        "retracted": s.retracted,
+        "retracted": s.retracted, "root": s.roots.get(grade),
     }  # fmt: skip
 
 
@@ -127,7 +132,8 @@ def history_of(
     for asked in ours:
         if filters.contract(bodies[name, asked.execution_id] or {}):
             asked = today.get(asked.execution_id, asked)
-            found.extend(_moments(answers, asked, controls, facts))
+            landed = queries.summaries(answers.store.con, execution_id=asked.execution_id)
+            found.extend(moments_of(answers, asked, landed, controls, facts))
     found.sort(key=_when)
     told = tuple(m for m in _with_ids(found) if _fits(m, filters, facts))
     return History(name, told, "" if current else note)
@@ -148,11 +154,17 @@ def _fits(moment: Moment, filters: Filters, facts: Mapping[str, Any]) -> bool:
     )
 
 
-def _moments(
-    answers: Answers, asked: Asked, controls: ControlsByCampaign, facts: Mapping[str, Any]
+def moments_of(
+    answers: Answers,
+    asked: Asked,
+    summaries: Sequence[AttemptSummary],
+    controls: ControlsByCampaign,
+    facts: Mapping[str, Any],
 ) -> Iterator[Moment]:
-    """Of all sets of one execution id."""
-    summaries = queries.summaries(answers.store.con, execution_id=asked.execution_id)
+    """Of all sets of one execution id, whose attempts ``summaries`` are; a set's in time.
+
+    ``facts``: platform -> its facts.
+    """
     sets = rules.groups(summaries)
     for key, members in sets.items():
         compared = answers.comparisons(rules.pairs_needed(members, asked.require), asked.dtype)
@@ -251,11 +263,11 @@ def print_history(console: Console, history: History) -> None:
     table = screen.table(console, history.contract, "time", "on", "state", "what", "attempts")
     for moment in history.moments:
         step = moment.step
-        at = "-" if step.at_s is None else screen.utc(step.at_s).replace("T", " ")[:16]
         state = Text(moment.state, style=screen.COLOURS.get(moment.state, ""))
         table.add_row(
-            at, names[moment.platform], state, Text(_what(moment)), Text(_attempts(step.attempts))
-        )
+            screen.minute(step.at_s), names[moment.platform], state, Text(_what(moment)),
+            Text(_attempts(step.attempts)),
+        )  # fmt: skip
     console.print(table)
     labels = {moment.platform: moment.platform_label for moment in history.moments}
     for platform, name in names.items():

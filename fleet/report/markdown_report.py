@@ -1,58 +1,20 @@
-"""A report as Markdown, and how its cells are laid out: the same for the page.
-
-For a pull request or a wiki: the matrix, then every cell that is no PASS with its reason.
-"""
+"""A report as Markdown, for a pull request or a wiki: the matrix, then why what does not pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from fleet.judge.present import DAY_S
+from fleet.report.trace_view import place_of
 
 MARKS = {
-    "PASS": "✓", "FAIL": "✗", "REGRESSED": "✗", "VOID": "?", "STALE": "…", "UNTESTED": "-",
+    "REGRESSED": "✗", "FAIL": "✗", "FAIL on predecessor": "!", "VOID": "?", "STALE": "…",
+    "UNTESTED": "-", "PASS": "✓", "behaves": "✓",
 }  # fmt: skip
-"""Beside the word, so that neither colour nor a symbol says it alone."""
+"""Beside the word, so that neither colour nor a symbol says it alone; worst first."""
 
-ORDER = ("REGRESSED", "FAIL", "VOID", "STALE", "PASS", "UNTESTED")
-
-
-def rows_of_matrix(
-    document: Mapping[str, Any],
-) -> Iterator[tuple[str, str, list[int | None]]]:
-    """(contract, claim, index of the cell on each platform of the document, None for none)."""
-    columns = [platform["digest"] for platform in document["platforms"]]
-    found: dict[tuple[str, str, bool], dict[str, int]] = {}
-    for index, cell in enumerate(document["cells"]):
-        traced = bool(cell.get("traced"))
-        key = (cell["contract"], cell["claim"], traced)
-        found.setdefault(key, {})[cell["platform"] or ""] = index
-    for (contract, claim, traced), cells in found.items():
-        words = f"{claim}, traced" if traced else claim
-        yield contract, words, [cells.get(digest) for digest in columns]
-
-
-def cell_words(cell: Mapping[str, Any]) -> str:
-    """Grade, units and age, as far as there are any."""
-    words = [cell["attained_grade"]] if cell["attained_grade"] else []
-    if cell["verdict"] == "FAIL" and cell["records"]:
-        words = [f"{cell['mismatches']} of {cell['records']} differ"]
-    if cell["behaves"]:
-        words = ["a control: as expected"]
-    if cell["units_tested"]:
-        words.append(f"{cell['units_tested']}/{cell['units_known']} units")
-    if cell["age_s"] is not None:
-        words.append(_age(cell["age_s"]))
-    return ", ".join(words)
-
-
-def _age(seconds: float) -> str:
-    for unit, length in (("d", DAY_S), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
+FINE = ("PASS", "behaves")
 
 
 def markdown(document: Mapping[str, Any]) -> str:
@@ -64,39 +26,57 @@ def markdown(document: Mapping[str, Any]) -> str:
         "| contract | " + " | ".join(heads) + " |",
         "|---|" + "---|" * len(heads),
     ]
-    for contract, claim, cells in rows_of_matrix(document):
-        told = ["-" if i is None else _shown(document["cells"][i]) for i in cells]
-        lines.append(f"| {_text(contract)}, {_text(claim)} | " + " | ".join(told) + " |")
-    odd = [cell for cell in document["cells"] if cell["state"] != "PASS"]
+    cells = document["cells"]
+    for line in document["matrix"]:
+        told = [_shown(cells, indices) for indices in line["cells"]]
+        name = f"{_text(line['contract'])}, {_text(line['claim'])}"
+        lines.append(f"| {name} | " + " | ".join(told) + " |")
+    odd = [cell for cell in cells if cell["word"] not in FINE]
     if odd:
         lines += ["", "## What does not pass", ""]
     for cell in odd:
-        head = f"{cell['contract']}, {cell['claim']}, {cell['platform_label'] or 'unknown'}"
-        lines.append(f"- **{cell['state']}** {_text(head)}: {_text(cell['reason'])}")
-        lines += [f"  - `{_code(command)}`" for command in cell["commands"]]
+        lines += _told(cell)
     lines += list(_retractions(document))
     if document["untested"]:
         lines += ["", "## Without evidence", ""]
-        lines += [f"- {_text(each['contract'])}" for each in document["untested"]]
+        lines += [
+            f"- {_text(each['contract'])}, {_text(each['claim'])}" for each in document["untested"]
+        ]
     lines += ["", f"fleet {_text(document['fleet'])}, rule version {document['rule_version']}."]
     return "\n".join(lines) + "\n"
 
 
+def _told(cell: Mapping[str, Any]) -> Iterator[str]:
+    words = cell["note"] or cell.get("reason") or ""
+    if cell.get("culprit"):
+        words += f"; first divergence: {place_of(cell['culprit'])}"
+    yield f"- **{cell['word']}** {_text(_place(cell))}: {_text(words)}"
+    for purpose, command in cell["commands"].items():
+        yield f"  - {_text(purpose)}: `{_code(command)}`"
+
+
+def _place(cell: Mapping[str, Any]) -> str:
+    traced = ", traced" if cell.get("traced") else ""
+    return f"{cell['contract']}, {cell['claim']}{traced}, {cell['platform_label'] or 'unknown'}"
+
+
 def _retractions(document: Mapping[str, Any]) -> Iterator[str]:
     """Of what passes too: a FAIL whose evidence was withdrawn is told of."""
-    told = [cell for cell in document["cells"] if cell["retractions"]]
+    told = [cell for cell in document["cells"] if cell.get("retractions")]
     yield from ("", "## Retracted evidence", "") if told else ()
     for cell in told:
         words = [each["words"] for each in cell["retractions"]]
         before = cell["without_retractions"]
         if before is not None:
             words.append(f"with it this would be {before['verdict']}: {before['reason']}")
-        place = f"{cell['contract']}, {cell['claim']}, {cell['platform_label'] or 'unknown'}"
-        yield f"- {_text(place)}: {_text('; '.join(words))}"
+        yield f"- {_text(_place(cell))}: {_text('; '.join(words))}"
 
 
-def _shown(cell: Mapping[str, Any]) -> str:
-    return f"{MARKS[cell['state']]} **{cell['state']}** {_text(cell_words(cell))}"
+def _shown(cells: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> str:
+    if not indices:
+        return "-"
+    cell = cells[indices[0]]
+    return f"{MARKS[cell['word']]} **{cell['word']}** {_text(cell['words'])}"
 
 
 def _text(words: str) -> str:

@@ -1,7 +1,8 @@
 """Contracts by platforms: one word, k of N units and the age in a cell (``fleet matrix``).
 
 Cells are rows of a status; where a claim stands in two ways on one platform (traced and not), the
-first of :data:`TELLING` is shown. A cell without a row was never tested. Holds no rule.
+first of :data:`TELLING` is shown. A cell without a row was never tested. Attempts that ended before
+they could say where they ran have a column of their own. Holds no rule.
 """
 
 from __future__ import annotations
@@ -29,11 +30,16 @@ GAP, NARROW_GAP = 3, 1
 
 @dataclass(frozen=True)
 class Cell:
-    """``row`` is None where the claim has no evidence on the platform. ``units_known``: how many
-    units ever showed the platform."""
+    """``rows``: of the claim on the platform, the most telling first; none where it has no
+    evidence. ``units_known``: how many units ever showed the platform."""
 
-    row: StatusRow | None
+    rows: tuple[StatusRow, ...]
     units_known: int
+
+    @property
+    def row(self) -> StatusRow | None:
+        """The one that is shown."""
+        return self.rows[0] if self.rows else None
 
     @property
     def word(self) -> str:
@@ -112,20 +118,28 @@ def matrix_of(answers: Answers, rows: Sequence[StatusRow], everywhere: bool = Tr
     """
     facts = queries.platforms(answers.store.con)
     units = queries.units_of_platforms(answers.store.con)
-    shown = {row.platform for row in rows if row.platform}
+    shown = {row.platform for row in rows if row.platform or row.verdict}
     shown |= answers.present & set(facts) if everywhere else set()
-    labels = {p: Platform(facts[p]["facts"]).label() if p in facts else "unknown" for p in shown}
+    labels = {p: _label(facts, p) for p in shown}
     ordered = dict(sorted(labels.items(), key=lambda item: (item[1], item[0])))
-    claims: dict[tuple[str, tuple[str, ...]], dict[str, StatusRow]] = {}
+    claims: dict[tuple[str, tuple[str, ...]], dict[str, list[StatusRow]]] = {}
     for row in rows:
-        own = claims.setdefault((row.contract, row.vary), {})
-        before = own.get(row.platform, row)
-        own[row.platform] = min((before, row), key=lambda r: TELLING.index(r.state))
+        claims.setdefault((row.contract, row.vary), {}).setdefault(row.platform, []).append(row)
     lines = tuple(
-        Line(name, vary, tuple(Cell(own.get(p), units.get(p, 0)) for p in ordered))
+        Line(name, vary, tuple(Cell(_told_first(own.get(p, ())), units.get(p, 0)) for p in ordered))
         for (name, vary), own in claims.items()
     )
     return Matrix(ordered, lines)
+
+
+def _label(facts: Mapping[str, Any], platform: str) -> str:
+    if not platform:
+        return "no platform stated"
+    return Platform(facts[platform]["facts"]).label() if platform in facts else "unknown"
+
+
+def _told_first(rows: Sequence[StatusRow]) -> tuple[StatusRow, ...]:
+    return tuple(sorted(rows, key=lambda row: TELLING.index(row.state)))
 
 
 def matrix_cells(matrix: Matrix) -> Cells:

@@ -1,32 +1,30 @@
 """Everything that a report shows, as one JSON document: the page, Markdown and ``--json`` read it.
 
-One cell for each contract, claim and platform with evidence, as ``status`` derives it, with what
-qualifies it: attempts over time, root classes, margins, facts of the platform. Holds no rule.
+Rows of a status, each with what qualifies it, laid out as ``fleet matrix`` lays them out. Reads
+summaries once for each contract, and of the records themselves only those of one replay a cell.
+Holds no rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import fleet
 from fleet.contract.vary import in_words
 from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
-from fleet.judge import RULE_VERSION
-from fleet.judge.present import DAY_S
-from fleet.report.answers import Answers, Asked, known_contracts
+from fleet.judge import RULE_VERSION, rules
+from fleet.judge.apart import flattened, told
+from fleet.report.answers import Answers, ControlsByCampaign, known_contracts
+from fleet.report.cell import cell_document
+from fleet.report.history import Moment, moments_of
+from fleet.report.matrix import Matrix, matrix_of
+from fleet.report.screen import utc
 from fleet.report.status import StatusRow
 from fleet.store import queries
 
-SCHEMA = 1
-MOST_ATTEMPTS = 400
-"""Of a cell, newest; the page stays small however long a contract has been run."""
-
-MOST_MARGINS = 5000
-BINS = 16
-"""Of the histogram of margins: 0 ulps, 1, 2 to 3, 4 to 7, ...; the last one holds all above."""
+SCHEMA = 2
 
 
 def report_document(answers: Answers, rows: Sequence[StatusRow], now_s: float) -> dict[str, Any]:
@@ -37,160 +35,102 @@ def report_document(answers: Answers, rows: Sequence[StatusRow], now_s: float) -
         rows: as ``status`` gives them.
         now_s: the time that ages were counted to.
     """
-    known = {(a.name, a.execution_id): a for a in known_contracts(answers.store)}
-    facts = queries.platforms(answers.store.con)
-    shown = [row for row in rows if row.verdict is not None]
-    margins = {
-        row.execution_id: _margins(answers, row.execution_id)
-        for row in shown
-        if row.verdict is not None and row.verdict.verdict != "VOID"
-    }
+    facts = {name: body["facts"] for name, body in queries.platforms(answers.store.con).items()}
+    shown = [row for row in rows if row.verdict is not None or row.platform]
+    matrix = matrix_of(answers, shown)
+    cells = {id(row): cell for row, cell in _cells(answers, shown, facts)}
+    index = {id(row): number for number, row in enumerate(shown)}
     return {
         "schema": SCHEMA,
         "made_at_s": now_s,
-        "made_at": _time(now_s),
+        "made_at": utc(now_s),
         "fleet": fleet.__version__,
         "rule_version": RULE_VERSION,
-        "platforms": _platforms(facts, {row.platform for row in shown}),
-        "cells": [_cell(answers, row, known, margins) for row in shown],
+        "platforms": _platforms(matrix, facts),
+        "predecessors": _predecessors(answers, matrix, facts),
+        "matrix": _lines(matrix, index),
+        "cells": [cells[id(row)] for row in shown],
         "untested": [
-            {"contract": row.contract, "note": row.note} for row in rows if row.verdict is None
+            {"contract": row.contract, "claim": in_words(row.vary), "note": row.note}
+            for row in rows
+            if row.verdict is None and not row.platform
         ],
     }
 
 
-def _time(at_s: float | None) -> str | None:
-    return None if at_s is None else f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def _cell(
-    answers: Answers,
-    row: StatusRow,
-    known: Mapping[tuple[str, str], Asked],
-    margins: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Any]:
-    verdict = row.verdict
-    assert verdict is not None
-    asked = known.get((row.contract, row.execution_id))
-    mine = [
-        s
-        for s in queries.summaries(answers.store.con, execution_id=row.execution_id)
-        if s.vary == verdict.vary and s.platform in ("", row.platform) and s.purpose == "certify"
-    ]
-    grade = verdict.required_grade
-    at_s = verdict.accepted_at_s
-    valid_s = asked.require.valid_days * DAY_S if asked else None
-    expires_s = at_s + valid_s if at_s is not None and valid_s is not None else None
-    return row.to_json() | {
-        "claim": in_words(verdict.vary),
-        "accepted_at": _time(at_s),
-        "expires_at": _time(expires_s) if verdict.verdict == "PASS" else None,
-        "over_time": [_attempt(s, grade) for s in _newest(mine)],
-        "classes": _classes(mine, grade),
-        "margins": margins.get(row.execution_id),
-        "commands": _commands(row),
-    }
-
-
-def _newest(mine: Iterable[AttemptSummary]) -> list[AttemptSummary]:
-    told = [s for s in mine if s.accepted_at_s is not None]
-    return sorted(told, key=lambda s: (s.accepted_at_s or 0.0, s.attempt))[-MOST_ATTEMPTS:]
-
-
-def _attempt(s: AttemptSummary, grade: str) -> dict[str, Any]:
-    return {
-        "attempt": s.attempt,
-        "campaign": s.campaign,
-        "unit": s.unit,
-        "at_s": s.accepted_at_s,
-        "at": _time(s.accepted_at_s),
-        "state": s.state,
-        "cause": str(s.cause) if s.cause else None,
-        "root": s.roots.get(grade),
-        "traced": s.traced,
-    }
-
-
-def _classes(mine: Iterable[AttemptSummary], grade: str) -> list[dict[str, Any]]:
-    """Root -> who shares it, the most shared first."""
-    found: dict[str, list[AttemptSummary]] = {}
-    for s in mine:
-        if s.state == "COMPLETE" and grade in s.roots and s.accepted_at_s is not None:
-            found.setdefault(s.roots[grade], []).append(s)
-    order = sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+def _lines(matrix: Matrix, index: Mapping[int, int]) -> list[dict[str, Any]]:
+    """``cells``: for each platform the numbers of its cells, the one to be shown first."""
     return [
         {
-            "root": root,
-            "replays": len(members),
-            "units": sorted({s.unit for s in members}),
-            "first": _time(min(s.accepted_at_s or 0.0 for s in members)),
-            "last": _time(max(s.accepted_at_s or 0.0 for s in members)),
+            "contract": line.contract,
+            "claim": in_words(line.vary),
+            "cells": [[index[id(row)] for row in cell.rows] for cell in line.cells],
         }
-        for root, members in order
+        for line in matrix.lines
     ]
 
 
-def _margins(answers: Answers, execution_id: str) -> dict[str, Any]:
-    """Each record's smallest distance of the chosen token from another one, in ulps, as counts."""
-    rows = queries.smallest_margins(answers.store.con, execution_id, MOST_MARGINS)
-    counts = [0] * BINS
+def _cells(
+    answers: Answers, rows: Sequence[StatusRow], facts: Mapping[str, Any]
+) -> Iterator[tuple[StatusRow, dict[str, Any]]]:
+    """Each row with its document; one contract after the other, so that none is read twice."""
+    controls = ControlsByCampaign(answers, known_contracts(answers.store))
+    by_contract: dict[tuple[str, str], list[StatusRow]] = {}
     for row in rows:
-        counts[min(int(row.ulps).bit_length(), BINS - 1)] += 1
-    return {
-        "records": len(rows),
-        "nearest_only": len(rows) == MOST_MARGINS,
-        "exact_ties": sum(row.exact_tie for row in rows),
-        "bins": [
-            {"from": 0 if i == 0 else 2 ** (i - 1), "records": n} for i, n in enumerate(counts)
-        ],
-        "nearest": [
-            {"arm": r.arm, "sample": r.sample_id, "ulps": r.ulps, "logits": r.logits}
-            for r in rows[:5]
-        ],
-    }
+        by_contract.setdefault((row.contract, row.execution_id), []).append(row)
+    for (_, execution_id), own in by_contract.items():
+        landed = queries.summaries(answers.store.con, execution_id=execution_id)
+        sets = rules.groups(landed)
+        moments = _moments(answers, own, landed, controls, facts)
+        for row in own:
+            key = _key(row)
+            here = [s for s in landed if s.platform == row.platform]
+            members = sets.get(key, ())
+            yield row, cell_document(answers, row, members, here, moments.get(key, ()))
 
 
-def _commands(row: StatusRow) -> list[str]:
-    """What a reader would type next."""
-    verdict = row.verdict
-    assert verdict is not None
-    vary = f" --vary {','.join(verdict.vary)}" if verdict.vary else ""
-    found = [f"fleet certify {row.contract}{vary}"]
-    first = verdict.first_difference or {}
-    if verdict.verdict == "FAIL" and first.get("sample_id") and first.get("arm"):
-        where = f"--sample {first['sample_id']} --arm {first['arm']}"
-        found += [f"fleet replay {row.contract} {where}", f"fleet trace {row.contract} {where}"]
+def _key(row: StatusRow) -> rules.SetKey:
+    traced = row.verdict is not None and row.verdict.traced
+    return rules.SetKey(row.execution_id, row.platform, row.vary, traced)
+
+
+def _moments(
+    answers: Answers,
+    rows: Sequence[StatusRow],
+    landed: Sequence[AttemptSummary],
+    controls: ControlsByCampaign,
+    facts: Mapping[str, Any],
+) -> dict[rules.SetKey, list[Moment]]:
+    """What each campaign made of each set of one contract."""
+    asked = next((row.asked for row in rows if row.asked), None)
+    found: dict[rules.SetKey, list[Moment]] = {}
+    for moment in moments_of(answers, asked, landed, controls, facts) if asked else ():
+        found.setdefault(moment.key, []).append(moment)
     return found
 
 
-def _platforms(facts: Mapping[str, Any], wanted: set[str]) -> list[dict[str, Any]]:
-    """Each with its facts, flat, and which of them are not the same on all."""
-    flat = {digest: _flat(facts[digest]["facts"]) for digest in sorted(wanted) if digest in facts}
-    if "" in wanted:  # attempts that ended before they could say where they ran
-        flat[""] = {}
-    names = sorted({name for own in flat.values() for name in own})
-    differ = [n for n in names if len({repr(own.get(n)) for own in flat.values()}) > 1]
-    labels = {d: Platform(facts[d]["facts"]).label() if d else "no platform stated" for d in flat}
-    alike = {each for each in labels.values() if list(labels.values()).count(each) > 1}
+def _platforms(matrix: Matrix, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The columns, each with its facts, flat; labels that two share have their digest."""
+    labels = list(matrix.platforms.values())
     return [
-        {
-            "digest": digest,
-            "label": f"{labels[digest]} ({digest.removeprefix('sha256:')[:8]})"
-            if labels[digest] in alike
-            else labels[digest],
-            "facts": own,
-            "differs_in": differ,
-        }
-        for digest, own in flat.items()
+        _platform(digest, label, facts, labels.count(label) > 1)
+        for digest, label in matrix.platforms.items()
     ]
 
 
-def _flat(facts: Mapping[str, Any], head: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in facts.items():
-        key = f"{head}{name}"
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{key}.")
-        else:
-            found[key] = str(value)
-    return found
+def _predecessors(
+    answers: Answers, matrix: Matrix, facts: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Platforms that some column came after and that are no column: to be compared with."""
+    before = {p: None for column in matrix.platforms for p in answers.predecessors.get(column, ())}
+    wanted = [p for p in before if p in facts and p not in matrix.platforms]
+    return [_platform(p, Platform(facts[p]).label(), facts, True) for p in wanted]
+
+
+def _platform(digest: str, label: str, facts: Mapping[str, Any], twin: bool) -> dict[str, Any]:
+    own = flattened(facts.get(digest, {}))
+    return {
+        "digest": digest,
+        "label": f"{label} ({digest.removeprefix('sha256:')[:8]})" if twin else label,
+        "facts": {name: told(value) for name, value in sorted(own.items())},
+    }

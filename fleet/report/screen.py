@@ -120,6 +120,11 @@ def utc(at_s: float) -> str:
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
+def minute(at_s: float | None) -> str:
+    """An instant to the minute, in UTC."""
+    return "-" if at_s is None else utc(at_s)[:16].replace("T", " ")
+
+
 def day(at_s: float | None) -> str:
     """Its date, in UTC."""
     return "-" if at_s is None else f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d}"

@@ -46,7 +46,7 @@ class StatusRow:
     charged, None where there is none. ``apart``: what sets this platform apart from others on which
     the same contract gives other bits. ``expires_at_s``: when a PASS becomes STALE. ``regressed``:
     with which campaign a PASS became this FAIL. ``predecessor``: a platform whose FAIL stands for
-    this one, which has no full test of its own yet.
+    this one, which has no full test of its own yet. ``asked``: as what the verdict was judged.
     """
 
     contract: str
@@ -66,6 +66,7 @@ class StatusRow:
     regressed: Regressed | None = None
     predecessor: Predecessor | None = None
     claim: tuple[str, ...] = ()
+    asked: Asked | None = None
 
     @property
     def word(self) -> str:
@@ -350,6 +351,7 @@ def _traced_control(
         asked.name, asked.execution_id, verdict.platform, _label(facts, verdict.platform), state,
         replace(verdict, state=state), None if at is None else now_s - at,
         behaves=not control.mismatches and state != "STALE", expires_at_s=_expires(at, asked),
+        asked=asked,
     )  # fmt: skip
 
 
@@ -413,5 +415,5 @@ def _row(
     charge = charge_of(members, asked.require) or (UNCHARGED if failed else None)
     return StatusRow(
         name, key.execution_id, key.platform, label, state, verdict, age_s, behaves=behaves,
-        charge=charge, expires_at_s=_expires_at_s(verdict, asked),
+        charge=charge, expires_at_s=_expires_at_s(verdict, asked), asked=asked,
     )  # fmt: skip

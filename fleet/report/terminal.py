@@ -19,7 +19,7 @@ from fleet.judge.rules import retraction_lines, verdict_lines
 from fleet.judge.verdict import Verdict
 from fleet.report import screen
 from fleet.report.answers import CampaignAnswer, ControlAnswer
-from fleet.report.difference import difference_lines
+from fleet.report.difference import difference_lines, look_again
 from fleet.report.status import StatusRow
 from fleet.report.trace_view import culprit_lines, place_of
 
@@ -94,14 +94,8 @@ def _print_difference(console: Console, verdict: Verdict) -> None:
     screen.verbatim(console, f"  first difference: {head}")
     for line in rest:
         screen.verbatim(console, f"  {line}")
-    if verdict.vary:
-        claims = f"--vary {','.join(verdict.vary)} --vary none"
-        return screen.verbatim(console, f"  look again: fleet certify {verdict.contract} {claims}")
-    sample, arm = first.get("sample_id"), first.get("arm")
-    again = f"{verdict.contract} --sample {sample} --arm {arm}"
-    screen.verbatim(console, f"  look again: fleet replay {again}")
-    if verdict.culprit is None:
-        screen.verbatim(console, f"  its cause: fleet trace {again}")
+    for purpose, command in look_again(verdict).items():
+        screen.verbatim(console, f"  {purpose}: {command}")
 
 
 def print_status(console: Console, rows: Sequence[StatusRow]) -> None:

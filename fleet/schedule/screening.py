@@ -27,6 +27,7 @@ from fleet.schedule.plan import Slot, Work
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.tracing import TracePlan, Tracing, first_sample
 from fleet.store import queries
+from fleet.store.margins import margins_of
 from fleet.store.open import Store
 
 NEAR_ULPS = 2
@@ -141,7 +142,7 @@ def _entry(
         "pairs": [pair.to_json() for pair in pairs],
         "covered": _covered(resolved, chosen, complete),
         "bounds": _bounds(complete),
-        "margins": _margins(store, complete),
+        "margins": _margins(answers, complete),
     }
 
 
@@ -189,9 +190,10 @@ def _bounds(complete: Sequence[AttemptSummary]) -> dict[str, Any]:
     }
 
 
-def _margins(store: Store, complete: Sequence[AttemptSummary]) -> dict[str, Any]:
+def _margins(answers: Answers, complete: Sequence[AttemptSummary]) -> dict[str, Any]:
     """How near to another token the screened records stand."""
-    rows = queries.margins_of(store.con, complete[0].attempt) if complete else []
+    con, landing = answers.store.con, answers.landing
+    rows = margins_of(con, landing, complete[0].attempt) if complete else []
     near = [row for row in rows if row.ulps <= NEAR_ULPS]
     return {
         "records": len(rows),

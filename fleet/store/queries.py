@@ -112,25 +112,12 @@ class MarginRow:
 
 def smallest_margins(con: Connection, execution_id: str, most: int) -> list[MarginRow]:
     """Records of complete certified replays that stand nearest to another token, nearest first."""
-    return _margins(
-        con,
-        "purpose = 'certify' AND state = 'COMPLETE' AND execution_id = ?",
-        [from_text(execution_id)],
-        most,
-    )
-
-
-def margins_of(con: Connection, attempt: str) -> list[MarginRow]:
-    """Every record of one attempt, nearest to another token first."""
-    return _margins(con, "t.attempt = ?", [attempt], 2**31)
-
-
-def _margins(con: Connection, where: str, values: list[Any], most: int) -> list[MarginRow]:
     found = con.execute(
         "SELECT m.arm, m.sample_id, min(m.smallest_ulps) AS ulps, min(m.smallest_margin) AS logits,"
-        f" bool_or(m.exact_tie) FROM margins m JOIN attempts t USING (attempt) WHERE {where}"
+        " bool_or(m.exact_tie) FROM margins m JOIN attempts t USING (attempt) "
+        "WHERE purpose = 'certify' AND state = 'COMPLETE' AND execution_id = ?"
         " GROUP BY m.arm, m.sample_id ORDER BY ulps, logits, m.arm, m.sample_id LIMIT ?",
-        [*values, most],
+        [from_text(execution_id), most],
     ).fetchall()
     return [MarginRow(*row) for row in found]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -278,7 +279,7 @@ def test_evidence_is_shown_verbatim_whatever_brackets_and_colons_it_holds() -> N
     control = ControlAnswer(replace(VERDICT, contract="control"), (ODD,))
     text = printed(print_campaign, answered(failed, controls=(control,)))
     assert text.count(ODD) == 9
-    assert f"look again: fleet replay toy --sample {ODD} --arm current" in text
+    assert f"look again: fleet replay toy --sample {shlex.quote(ODD)} --arm current" in text
     row = StatusRow("toy", "", "", ODD, "FAIL", failed, 1.0)
     assert printed(print_status, [row]).count(ODD) == 2
     pair = PairDiff("toy", "a", "b", "DIFFERS", ODD)
@@ -355,6 +356,7 @@ def test_what_the_doctor_found_folds_on_a_narrow_screen() -> None:
 def test_progress_is_silent_off_a_terminal_and_never_trips_over_what_it_is_told(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delenv("FLEET_PROGRESS", raising=False)
     with progress("begin") as say:
         say(ODD)
     assert capfd.readouterr() == ("", "")

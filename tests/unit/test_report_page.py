@@ -17,9 +17,10 @@ import pytest
 from fleet.cli import run
 from fleet.evidence.landing import Landing
 from fleet.report.answers import Answers
+from fleet.report.cell import BINS
 from fleet.report.html_page import html_page
 from fleet.report.markdown_report import MARKS, markdown
-from fleet.report.report_data import BINS, report_document
+from fleet.report.report_data import report_document
 from fleet.report.status import status_rows
 from fleet.store.open import open_reader
 from tests.campaigns import places_in
@@ -45,23 +46,26 @@ def cell_of(document: dict[str, Any], contract: str) -> dict[str, Any]:
 
 def test_a_cell_holds_what_qualifies_its_verdict(document: dict[str, Any]) -> None:
     toy = cell_of(document, "toy")
-    assert (toy["state"], toy["claim"], len(toy["over_time"])) == ("PASS", "exact repeat", 2)
+    assert (toy["state"], toy["claim"], toy["word"]) == ("PASS", "exact repeat", "PASS")
+    (campaign,) = toy["history"]
+    assert (campaign["after"], campaign["events"]) == ("PASS", ["first PASS"])
     (shared,) = toy["classes"]
-    assert (shared["replays"], len(shared["units"])) == (2, 1)
+    assert (shared["replays"], shared["num_units"]) == (2, 1)
+    assert {a["root"] for a in campaign["attempts"]} == {shared["root"]}
     assert toy["expires_at"] > toy["accepted_at"]
-    assert toy["commands"] == ["fleet certify toy"]
+    assert toy["commands"] == {
+        "certify anew": "fleet certify toy", "over time": "fleet history toy"
+    }  # fmt: skip
     assert len(toy["margins"]["bins"]) == BINS
     assert sum(each["records"] for each in toy["margins"]["bins"]) == toy["margins"]["records"]
     racy = cell_of(document, "control-racy-synthetic")
-    assert (racy["state"], racy["behaves"], len(racy["classes"])) == ("FAIL", True, 2)
+    assert (racy["state"], racy["word"], len(racy["classes"])) == ("FAIL", "behaves", 2)
     sample, arm = (racy["first_difference"][key] for key in ("sample_id", "arm"))
-    assert racy["commands"][1:] == [
-        f"fleet replay control-racy-synthetic --sample {sample} --arm {arm}",
-        f"fleet trace control-racy-synthetic --sample {sample} --arm {arm}",
-    ]
+    where = f"control-racy-synthetic --sample {sample} --arm {arm}"
+    assert racy["commands"]["look again"] == f"fleet replay {where}"
+    assert racy["commands"]["its cause"] == f"fleet trace {where}"
     (platform,) = document["platforms"]
-    assert platform["differs_in"] == []
-    assert platform["facts"]["packages.torch.version"]
+    assert "version" in platform["facts"]["packages.torch"]
 
 
 def test_the_page_needs_nothing_else_and_says_so_to_the_browser(document: dict[str, Any]) -> None:
@@ -84,7 +88,7 @@ def hostile(value: Any, key: str = "") -> Any:
         return {k: hostile(v, k) for k, v in value.items()}
     if isinstance(value, list):
         return [hostile(v, key) for v in value]
-    own = {"state", "verdict", "platform", "digest", "root", "attained_grade"}
+    own = {"state", "verdict", "word", "platform", "digest", "root", "attained_grade", "after"}
     return value if not isinstance(value, str) or key in own else f"{value}{HOSTILE}"
 
 
@@ -95,7 +99,9 @@ def test_nothing_of_the_evidence_becomes_markup(document: dict[str, Any]) -> Non
     assert page.count("</script>") == 2
     data = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
     assert data is not None
-    assert json.loads(data[1]) == odd
+    shared, *cells = [json.loads(line) for line in data[1].split("\n")]
+    assert shared["platforms"] == odd["platforms"]
+    assert [c["reason"] for c in cells] == [c["reason"] for c in odd["cells"]]
     assert "<img" not in text
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {len(document["platforms"]) + 2}
@@ -104,15 +110,23 @@ def test_nothing_of_the_evidence_becomes_markup(document: dict[str, Any]) -> Non
 def test_markdown_shows_the_matrix_and_why_what_does_not_pass(document: dict[str, Any]) -> None:
     text = markdown(document)
     assert f"| toy, exact repeat | {MARKS['PASS']} **PASS** logits, 1/1 units" in text
-    assert "a control: as expected" in text
+    assert "| control-racy-synthetic, exact repeat | ✓ **behaves** FAIL, as it must" in text
+    assert "What does not pass" not in text
+    failed = [c | {"word": "FAIL"} if c["state"] == "FAIL" else c for c in document["cells"]]
+    text = markdown(document | {"cells": failed})
     assert "- **FAIL** control-racy-synthetic, exact repeat" in text
-    assert "  - `fleet certify toy`" not in text
+    assert "  - look again: `fleet replay control-racy-synthetic --sample" in text
+    assert "`fleet certify toy`" not in text
 
 
 def test_thousands_of_cells_are_one_page_in_seconds(document: dict[str, Any]) -> None:
     toy = cell_of(document, "toy")
     many = document | {
-        "cells": [toy | {"contract": f"contract-{i:04}"} for i in range(5000)],
+        "cells": [toy] * 5000,
+        "matrix": [
+            {"contract": f"contract-{i:04}", "claim": "exact repeat", "cells": [[i]]}
+            for i in range(5000)
+        ],
     }
     begun = time.monotonic()
     page = html_page(many)
@@ -144,10 +158,10 @@ def test_a_browser_shows_the_matrix_and_opens_a_cell(
     dom = _dom(page, f"#cell-{index}", tmp_path)
     assert 'aria-expanded="true"' in dom
     detail = dom[dom.index('id="detail-title"') :]
-    for words in ("Attempts over time", "First difference", "Look again", "<svg"):
+    for words in ("Verdicts over time", "First difference", "Commands", "<svg"):
         assert words in detail
     assert "<img" not in dom
-    assert re.search(r"id=\"shown\"[^>]*>\d+ rows", dom)
+    assert re.search(r"id=\"shown\"[^>]*>\d+ rows of \d+<", dom)
 
 
 def _dom(page: Path, anchor: str, work: Path) -> str:

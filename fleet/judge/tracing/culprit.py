@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from fleet.evidence.trace import Call
 from fleet.judge.tracing.timeline import Departure
+from fleet.judge.tracing.tree import CallTree
 
 Kind = Literal[
     "race", "kernel_choice", "undecided", "weights", "cache", "input", "structure", "gap",
@@ -67,7 +68,8 @@ class Localisation:
 
     ``target``: the call to freeze and repeat, when repeating would tell more. ``not_localised``:
     what could not be told, in words. ``also``: other calls with the same input and another output.
-    ``logits_differ``: raw logits do, although no traced call does.
+    ``logits_differ``: raw logits do, although no traced call does. ``tree``: of the step in which
+    they part, opened at the culprit.
     """
 
     attempts: tuple[str, ...]
@@ -80,6 +82,7 @@ class Localisation:
     not_localised: tuple[str, ...]
     hooks: tuple[str, ...]
     logits_differ: bool = False
+    tree: CallTree | None = None
 
     @property
     def differs(self) -> bool:

@@ -12,12 +12,13 @@ from typing import Any
 
 from fleet.evidence.trace import Call, Trace
 from fleet.judge.tracing.accuse import Accuser
-from fleet.judge.tracing.calls import coverage
+from fleet.judge.tracing.calls import Key, coverage, key_of
 from fleet.judge.tracing.culprit import Culprit, Localisation, Source
 from fleet.judge.tracing.describe import Describer
 from fleet.judge.tracing.history import History
 from fleet.judge.tracing.proof import Proof, name_of
 from fleet.judge.tracing.timeline import Departure, classes_of
+from fleet.judge.tracing.tree import call_tree
 
 MAX_ALSO = 20
 MAX_DEPARTURES = 50
@@ -58,7 +59,17 @@ def localise(
         not_localised=tuple(dict.fromkeys([*proof.trouble, *_silences(traces, proof)])),
         hooks=tuple(t.hooks for t in traces),
         logits_differ=outside,
+        tree=call_tree(history.aligned, _wanted(history, culprit, chosen)),
     )
+
+
+def _wanted(history: History, culprit: Culprit | None, chosen: Departure | None) -> list[Key]:
+    """Where a tree is opened: at the culprit, else at a call of its module, else at the split."""
+    departed = [key_of(chosen.call)] if chosen else []
+    if culprit is None or culprit.path is None:
+        return departed
+    own = (culprit.arm, culprit.batch, culprit.step, culprit.path, culprit.occurrence)
+    return [own, *(key for key in history.aligned.keys if key[3] == culprit.path), *departed]
 
 
 def _at_load(history: History, describer: Describer) -> Culprit | None:
