@@ -30,6 +30,7 @@ from fleet.options import (
     Form,
     Instead,
     Json,
+    ReportFile,
     Running,
     Where,
     grouped,
@@ -75,6 +76,7 @@ def certify(
         TraceMode, typer.Option(help="Trace the first differing sample of each FAIL.")
     ] = TraceMode.never,
     campaign_id: CampaignId = None,
+    report: ReportFile = None,
 ) -> None:
     """Run the replays of each contract and its controls, and print verdicts."""
     from fleet.report.document import campaign_document
@@ -97,6 +99,7 @@ def certify(
         with where.cluster() as launcher:
             answer = run_certify(request, planned, places, launcher, say)
     form.show(campaign_document(answer), print_campaign, answer)
+    report_verbs.report_after(report, places)
     raise typer.Exit(answer.exit_code())
 
 

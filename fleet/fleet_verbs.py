@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
-from fleet.options import CampaignId, Form, Running, Where, grouped
+from fleet.options import CampaignId, Form, ReportFile, Running, Where, grouped
 from fleet.report.screen import progress
+from fleet.report_verbs import report_after
 
 FleetName = Annotated[str, typer.Argument(help="Name in the config path, or a TOML file.")]
 
@@ -31,6 +32,7 @@ def campaign(
         typer.Option(min=1, metavar="MINUTES", help="Of this night, not what the file says."),
     ] = None,
     campaign_id: CampaignId = None,
+    report: ReportFile = None,
 ) -> None:
     """Plan a night within its budget and run it: what is never tested and stale comes first."""
     from fleet.report.night_answer import print_answer
@@ -49,9 +51,12 @@ def campaign(
             planned, answer = plan_and_run(request, places, launcher, say)
     if answer is None:
         form.show(planned.plan.to_json(), print_night, planned.plan)
-        raise typer.Exit(0 if planned.plan.is_covered else 3)
-    form.show(answer.to_json(), print_answer, answer)
-    raise typer.Exit(answer.exit_code())
+        code = 0 if planned.plan.is_covered else 3
+    else:
+        form.show(answer.to_json(), print_answer, answer)
+        code = answer.exit_code()
+    report_after(report, places)
+    raise typer.Exit(code)
 
 
 @grouped

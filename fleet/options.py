@@ -68,6 +68,15 @@ Contracts = Annotated[
 Contract = Annotated[
     str, typer.Argument(help="Name in the config path, or a TOML file; NAME@BACKEND for a variant.")
 ]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        callback=_writable_file,
+        metavar="FILE",
+        help="When all is over, write a report of the store there: a page, .md or .json.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
 
 STORE, LANDING = Path("var/fleet.duckdb"), "var/landing"

@@ -27,17 +27,20 @@ from fleet.store import queries
 SCHEMA = 2
 
 
-def report_document(answers: Answers, rows: Sequence[StatusRow], now_s: float) -> dict[str, Any]:
+def report_document(
+    answers: Answers, rows: Sequence[StatusRow], now_s: float, everywhere: bool = True
+) -> dict[str, Any]:
     """The document of a report over some rows of a status.
 
     Args:
         answers: the open store that the rows are of.
         rows: as ``status`` gives them.
         now_s: the time that ages were counted to.
+        everywhere: with the platforms that units show now and that no row is about.
     """
     facts = {name: body["facts"] for name, body in queries.platforms(answers.store.con).items()}
     shown = [row for row in rows if row.verdict is not None or row.platform]
-    matrix = matrix_of(answers, shown)
+    matrix = matrix_of(answers, shown, everywhere)
     cells = {id(row): cell for row, cell in _cells(answers, shown, facts)}
     index = {id(row): number for number, row in enumerate(shown)}
     return {
