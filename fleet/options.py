@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from fleet.evidence.landing import Landing
     from fleet.evidence.remote import Remote
     from fleet.report.filters import Filters
-    from fleet.schedule.certify import Places
     from fleet.schedule.cluster import RayCluster
     from fleet.schedule.driver import Limits
+    from fleet.schedule.places import Places
 
 T = TypeVar("T")
 
@@ -126,7 +126,7 @@ class Where:
         from fleet.contract.load import config_path
         from fleet.evidence.trusted import trusted_keys
         from fleet.replay.checkpoint import default_cache
-        from fleet.schedule.certify import Places
+        from fleet.schedule.places import Places
 
         cache = default_cache(os.environ)
         landing, remote = self.site()

@@ -19,7 +19,7 @@ from fleet.options import Narrow, Where, grouped
 
 if TYPE_CHECKING:
     from fleet.report.filters import Filters
-    from fleet.schedule.certify import Places
+    from fleet.schedule.places import Places
 
 
 class Kind(StrEnum):

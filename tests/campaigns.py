@@ -30,9 +30,10 @@ from fleet.replay.run import Replay
 from fleet.replay.ship import ship_left
 from fleet.replay.task import ReplayTask
 from fleet.report.answers import CampaignAnswer
-from fleet.schedule.certify import Places, Planned, Request, certify, plan_request
+from fleet.schedule.certify import Planned, Request, certify, plan_request
 from fleet.schedule.driver import Limits
 from fleet.schedule.launcher import Gone, Place, Problem
+from fleet.schedule.places import Places
 from tests.contract_text import contract_text
 
 NO_SUCH_PID = 10**8

@@ -91,6 +91,18 @@ def _require_pinned(path: Path, file: Path, pinned: bytes, digest: bytes) -> Non
         )
 
 
+def dataset_digest(name: str, search: Sequence[Path], near: Path | None = None) -> bytes:
+    """What :func:`load_dataset` would load, without its records being looked at.
+
+    Raises:
+        DatasetError: it is missing or changed.
+    """
+    path = _find(name, _folders(search, near))
+    file, pinned = _pin(path, read_toml(path, DatasetError))
+    _require_pinned(path, file, pinned, _sha256(path, file))
+    return pinned
+
+
 Reader = Callable[[Iterable[bytes], str], Iterator[tuple[Mapping[str, Any], bytes]]]
 
 

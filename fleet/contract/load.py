@@ -87,10 +87,11 @@ def has_contract(name: str, search: Sequence[Path]) -> bool:
         ContractError: a reference that is none.
     """
     variant = variant_of(name)
-    if variant is None:
-        return name in list_contracts(search)
-    base = variant.base
-    return Path(base).is_file() if is_file(base) else base in list_contracts(search)
+    base = name if variant is None else variant.base
+    if variant is not None and is_file(base):
+        return Path(base).is_file()
+    plain = Path(base).name == base
+    return plain and any((root / "contracts" / f"{base}.toml").is_file() for root in search)
 
 
 def load_contract(name_or_file: str, search: Sequence[Path]) -> LoadedContract:

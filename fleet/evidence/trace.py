@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fleet.contract.canonical import sha256
@@ -268,10 +267,11 @@ def _require_whole(path: Path, digest: str) -> None:
 
 
 def _calls(path: Path, only: tuple[str, int] | None) -> Iterable[Call]:
-    wanted = None
+    columns = _read(path, CALLS, CALLS_1, batch=only and only[1]).to_pydict()
     if only is not None:
-        wanted = (pc.field("arm") == only[0]) & (pc.field("batch") == only[1])
-    columns = _read(path, CALLS, CALLS_1, wanted=wanted).to_pydict()
+        places = enumerate(zip(columns["arm"], columns["batch"], strict=True))
+        kept = [row for row, place in places if place == only]
+        columns = {name: [values[row] for row in kept] for name, values in columns.items()}
     columns["in_sha256"] = in_roots(path, columns)
     columns["sample_ids"] = [tuple(ids) for ids in columns["sample_ids"]]
     return (
@@ -283,16 +283,33 @@ def _rows(path: Path, kind: type[Any], schema: pa.Schema) -> list[Any]:
     return [kind(**row) for row in _read(path, schema).to_pylist()]
 
 
-def _read(path: Path, *schemas: pa.Schema, wanted: pc.Expression | None = None) -> pa.Table:
-    if not any(pq.read_schema(path).equals(schema) for schema in schemas):
-        raise EvidenceError("evidence-altered", f"{path.name}: not the columns of a trace")
-    return pq.read_table(path, filters=wanted)
+def _read(path: Path, *schemas: pa.Schema, batch: int | None = None) -> pa.Table:
+    """All rows, or the groups of rows that may hold a batch.
+
+    By nothing that makes pyarrow import pandas, which takes half a second where it is installed:
+    neither ``pq.read_table`` nor a comparison with a value of Python's.
+    """
+    with pq.ParquetFile(path) as file:
+        if not any(file.schema_arrow.equals(schema) for schema in schemas):
+            raise EvidenceError("evidence-altered", f"{path.name}: not the columns of a trace")
+        groups = [i for i in range(file.num_row_groups) if _may_hold(file, i, batch)]
+        return file.read_row_groups(groups)
+
+
+def _may_hold(file: pq.ParquetFile, group: int, batch: int | None) -> bool:
+    """By what the footer says of it."""
+    if batch is None:
+        return True
+    column = file.schema.names.index("batch")  # of the leaves, as a footer counts them
+    told = file.metadata.row_group(group).column(column).statistics
+    return told is None or not told.has_min_max or told.min <= batch <= told.max
 
 
 def _logits(parts: Sequence[Path]) -> dict[tuple[str, str], tuple[bytes, ...]]:
     found = {}
     for part in parts:
-        table = pq.read_table(part, columns=["arm", "sample_id", "step_logits_sha256"])
+        with pq.ParquetFile(part) as file:
+            table = file.read(columns=["arm", "sample_id", "step_logits_sha256"])
         for row in table.to_pylist():
             found[row["arm"], row["sample_id"]] = tuple(row["step_logits_sha256"])
     return found

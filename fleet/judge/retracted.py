@@ -14,8 +14,8 @@ from fleet.judge.verdict import Verdict
 
 
 def restored(summaries: Iterable[AttemptSummary]) -> list[AttemptSummary]:
-    """The same attempts as if nothing had ever been retracted."""
-    return [replace(s, withdrawals=()) for s in summaries]
+    """The same attempts as if nothing had ever been retracted; what is as it was is no copy."""
+    return [replace(s, withdrawals=()) if s.withdrawals else s for s in summaries]
 
 
 def any_retracted(summaries: Iterable[AttemptSummary]) -> bool:

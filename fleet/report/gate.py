@@ -24,7 +24,7 @@ from fleet.report.answers import Answers, Asked, ControlsByCampaign, known_contr
 from fleet.report.document import SCHEMA
 from fleet.report.screen import age
 from fleet.report.status import StatusRow, rows_of
-from fleet.report.today import about_today
+from fleet.report.today import Today
 from fleet.store import queries
 
 Result = Literal["held", "failed", "not covered"]
@@ -155,13 +155,14 @@ def gate_of(
     room = _Room(answers, ControlsByCampaign(answers, known), queries.platforms(con), now_s)
     bodies = {(row.name, row.execution_id): row.body for row in queries.contracts(con)}
     told: dict[str, tuple[list[Asked], str]] = {}
+    today = Today(bodies, search, cache)
     found = []
     for number, (rule, scope) in enumerate(zip(loaded.policy.rules, scopes, strict=True)):
         checks: list[Check] = []
         for name in _contracts(rule, f"rules[{number}].contracts", loaded.path, known, search):
             if name not in told:
                 ours = [asked for asked in known if asked.name == name]
-                told[name] = about_today(ours, bodies, name, search, cache)
+                told[name] = today.about(ours, name)
             checks.extend(_checks(room, rule, name, *told[name], scope))
         found.append(RuleAnswer(rule, tuple(checks)))
     return GateAnswer(loaded.name, mode, tuple(found))

@@ -27,7 +27,7 @@ from fleet.report.answers import Answers, Asked, ControlsByCampaign, known_contr
 from fleet.report.document import SCHEMA
 from fleet.report.filters import Filters
 from fleet.report.screen import Cells
-from fleet.report.today import about_today
+from fleet.report.today import Today
 from fleet.store import queries
 
 MOST_NAMED = 4
@@ -124,7 +124,7 @@ def history_of(
         raise ContractError("history", name, expected, got, "fleet status lists all")
     rows = queries.contracts(answers.store.con)
     bodies = {(row.name, row.execution_id): row.body for row in rows}
-    current, note = about_today(ours, bodies, name, search, cache)
+    current, note = Today(bodies, search, cache).about(ours, name)
     today = {asked.execution_id: asked for asked in current}
     controls = ControlsByCampaign(answers, known)
     facts = {p: body["facts"] for p, body in queries.platforms(answers.store.con).items()}

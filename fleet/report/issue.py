@@ -25,7 +25,7 @@ from fleet.report.answers import Answers, Asked, known_contracts
 from fleet.report.certificate import Certificate, certify_row
 from fleet.report.derived import derived, rows_about
 from fleet.report.status import StatusRow
-from fleet.report.today import about_today
+from fleet.report.today import Today
 from fleet.store import queries
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _asked(answers: Answers, wanted: Wanted, search: Sequence[Path], cache: Path
     bodies = {
         (row.name, row.execution_id): row.body for row in queries.contracts(answers.store.con)
     }
-    current, note = about_today(ours, bodies, name, search, cache)
+    current, note = Today(bodies, search, cache).about(ours, name)
     if len(current) > 1:
         got = ", ".join(a.execution_id for a in current)
         raise _usage(name, "one execution id", got, "a config path with its contract")

@@ -23,6 +23,7 @@ from fleet.report.matrix import Matrix, matrix_of
 from fleet.report.screen import utc
 from fleet.report.status import StatusRow
 from fleet.store import queries
+from fleet.store.ahead import Ahead
 
 SCHEMA = 2
 
@@ -81,8 +82,9 @@ def _cells(
     by_contract: dict[tuple[str, str], list[StatusRow]] = {}
     for row in rows:
         by_contract.setdefault((row.contract, row.execution_id), []).append(row)
+    ahead = Ahead(answers.store.con, (execution_id for _, execution_id in by_contract))
     for (_, execution_id), own in by_contract.items():
-        landed = queries.summaries(answers.store.con, execution_id=execution_id)
+        landed = ahead.summaries(execution_id)
         sets = rules.groups(landed)
         moments = _moments(answers, own, landed, controls, facts)
         for row in own:

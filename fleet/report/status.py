@@ -29,8 +29,9 @@ from fleet.judge.sets import in_order
 from fleet.judge.verdict import Verdict
 from fleet.report.answers import Answers, Asked, ControlsByCampaign, known_contracts
 from fleet.report.succession import Predecessor, Regressed, regressed, with_predecessors
-from fleet.report.today import about_today
+from fleet.report.today import Today
 from fleet.store import queries
+from fleet.store.ahead import Ahead
 
 TELLING = ("REGRESSED", "FAIL", "PASS", "STALE", "VOID", "UNTESTED")
 """Of a claim that stands in two ways, traced and untraced: the first of these."""
@@ -131,15 +132,23 @@ def status_rows(
         (row.name, row.execution_id): row.body for row in queries.contracts(answers.store.con)
     }
     facts = queries.platforms(answers.store.con)
+    by_name: dict[str, list[Asked]] = {}
+    for asked in known:
+        by_name.setdefault(asked.name, []).append(asked)
+    everything = sorted(by_name.keys() | set(list_contracts(search)))
+    today = Today(bodies, search, cache)
+    told_today = {
+        name: today.about(by_name.get(name, []), name)
+        for name in dict.fromkeys(names or everything)
+    }
+    ahead = Ahead(answers.store.con, (a.execution_id for c, _ in told_today.values() for a in c))
     rows: list[StatusRow] = []
-    everything = sorted({a.name for a in known} | set(list_contracts(search)))
-    for name in dict.fromkeys(names or everything):
-        ours = [a for a in known if a.name == name]
-        current, note = about_today(ours, bodies, name, search, cache)
+    for name, (current, note) in told_today.items():
         if not current:
-            rows.append(_untested(name, note, bool(ours), search))
+            rows.append(_untested(name, note, name in by_name, search))
         for asked in current:
-            told = rows_of(answers, asked, controls, facts, now_s)
+            landed = ahead.summaries(asked.execution_id)
+            told = rows_of(answers, asked, controls, facts, now_s, landed)
             rows.extend([*told, *_untested_claim(asked, told)])
     units = queries.units_of_platforms(answers.store.con)
     decided = decisions.standing(answers.landing)
@@ -200,9 +209,13 @@ def rows_of(
     controls: ControlsByCampaign,
     facts: Mapping[str, Any],
     now_s: float,
+    landed: Sequence[AttemptSummary] | None = None,
 ) -> list[StatusRow]:
-    """Where one contract stands on each platform that it has evidence of."""
-    summaries = queries.summaries(answers.store.con, execution_id=asked.execution_id)
+    """Where one contract stands on each platform that it has evidence of. ``landed``: its attempts,
+    where they were read already."""
+    summaries = landed
+    if summaries is None:
+        summaries = queries.summaries(answers.store.con, execution_id=asked.execution_id)
     if asked.expect is not None and asked.expect.culprit is not None:
         return [_traced_control(answers, asked, summaries, facts, now_s)]
     groups = rules.groups(summaries)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fleet.contract.canonical import canonical_json, to_text
-from fleet.contract.dataset import load_dataset
+from fleet.contract.dataset import dataset_digest
 from fleet.contract.execution_id import execution_part
 from fleet.contract.load import LoadedContract, has_contract, load_contract
 from fleet.contract.parsers import load_parser
@@ -26,43 +26,61 @@ Bodies = Mapping[tuple[str, str], Mapping[str, Any] | None]
 _CHANGED = "changed since it was last certified; the evidence is of another execution id"
 
 
-def about_today(
-    ours: Sequence[Asked], bodies: Bodies, name: str, search: Sequence[Path], cache: Path
-) -> tuple[list[Asked], str]:
-    """The evidence that is about what the config path says today, and why there is none.
+class Today:
+    """The config path as it is now; each data set and parser of it is digested once."""
 
-    A contract that the config path does not have is asked about as it was when it was certified.
-    """
-    try:
-        if not has_contract(name, search):
-            return list(ours), ""
-        loaded = load_contract(name, search)
-        now = _content(loaded, search)
-        same = [
-            asked
-            for asked in ours
-            if _content_of(body := bodies[name, asked.execution_id] or {}) == now
-            and _same_checkpoint(loaded, body, cache)
-        ]
-    except UsageError as error:
-        return [], f"cannot be certified as it is: {error}"
-    again = [asked_of(name, asked.execution_id, loaded.contract) for asked in same]
-    return again, _CHANGED if ours else "never tested"
+    def __init__(self, bodies: Bodies, search: Sequence[Path], cache: Path) -> None:
+        self._bodies, self._search, self._cache = bodies, search, cache
+        self._digests: dict[tuple[str, str, Path], str] = {}
 
+    def about(self, ours: Sequence[Asked], name: str) -> tuple[list[Asked], str]:
+        """The evidence that is about what the config path says of a contract, and why there is
+        none.
 
-def _content(loaded: LoadedContract, search: Sequence[Path]) -> bytes:
-    """All of a contract but its checkpoint, which is named here and read elsewhere."""
-    contract, near = loaded.contract, loaded.path.parent
-    dataset = load_dataset(contract.dataset.name, search, loaded.path)
-    parsers = {arm: to_text(load_parser(a.parser, near).digest) for arm, a in contract.arms.items()}
-    return canonical_json(
-        {
-            "part": execution_part(contract),
-            "weights": [contract.model.checkpoint, contract.model.revision],
-            "dataset": to_text(dataset.digest),
-            "parsers": parsers,
-        }
-    )
+        A contract that the config path does not have is asked about as it was when certified.
+
+        Args:
+            ours: everything the store knows under that name.
+            name: the contract's.
+        """
+        try:
+            if not has_contract(name, self._search):
+                return list(ours), ""
+            loaded = load_contract(name, self._search)
+            now = self._content(loaded)
+            same = [
+                asked
+                for asked in ours
+                if _content_of(body := self._bodies[name, asked.execution_id] or {}) == now
+                and _same_checkpoint(loaded, body, self._cache)
+            ]
+        except UsageError as error:
+            return [], f"cannot be certified as it is: {error}"
+        again = [asked_of(name, asked.execution_id, loaded.contract) for asked in same]
+        return again, _CHANGED if ours else "never tested"
+
+    def _content(self, loaded: LoadedContract) -> bytes:
+        """All of a contract but its checkpoint, which is named here and read elsewhere."""
+        contract, near = loaded.contract, loaded.path.parent
+        parsers = {arm: self._digest("parser", a.parser, near) for arm, a in contract.arms.items()}
+        return canonical_json(
+            {
+                "part": execution_part(contract),
+                "weights": [contract.model.checkpoint, contract.model.revision],
+                "dataset": self._digest("dataset", contract.dataset.name, near),
+                "parsers": parsers,
+            }
+        )
+
+    def _digest(self, kind: Literal["parser", "dataset"], name: str, near: Path) -> str:
+        key = (kind, name, near)
+        if key not in self._digests:
+            self._digests[key] = to_text(
+                load_parser(name, near).digest
+                if kind == "parser"
+                else dataset_digest(name, self._search, near)
+            )
+        return self._digests[key]
 
 
 def _content_of(body: Mapping[str, Any]) -> bytes | None:

@@ -17,9 +17,10 @@ from fleet.evidence.landing import Landing
 from fleet.replay.backends import Backend
 from fleet.replay.capability import disagreements
 from fleet.schedule.asking import backends
-from fleet.schedule.certify import Places, Say
+from fleet.schedule.certify import Say
 from fleet.schedule.driver import Campaign, Limits
 from fleet.schedule.launcher import Launcher
+from fleet.schedule.places import Places
 from fleet.schedule.resolve import Resolved, resolve_contract, same_content
 
 

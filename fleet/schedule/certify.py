@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,7 @@ from fleet.errors import (
     StoreError,
 )
 from fleet.evidence.landing import Landing
-from fleet.evidence.mirror import mirrored, pull
-from fleet.evidence.remote import Remote
+from fleet.evidence.mirror import pull
 from fleet.evidence.states import Purpose
 from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, Asked, CampaignAnswer, asked_of
@@ -35,6 +34,7 @@ from fleet.schedule.driver import AttemptEnd, Campaign, Follow, Limits, new_camp
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.lease import lease
 from fleet.schedule.metrics import meter_of
+from fleet.schedule.places import Places
 from fleet.schedule.plan import MUST, TRACED, Slot, Work, controls_for, plan
 from fleet.schedule.resolve import Resolved, resolve_contract
 from fleet.schedule.revoke import revoke_and_tell
@@ -43,42 +43,9 @@ from fleet.schedule.tracing import TracePlan, Tracing, first_sample, plan_for
 from fleet.schedule.warming import warm
 from fleet.store import queries
 from fleet.store.ingest import ingest
-from fleet.store.open import Store, open_reader, open_writer, publish
+from fleet.store.open import Store, open_writer, publish
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where things are. ``search`` holds contracts/ and datasets/; ``cache`` demo checkpoints.
-    ``landing`` is a folder; ``remote``: the object storage that it mirrors, None for none.
-    ``trusted``: key id -> name of those whose retractions count."""
-
-    search: tuple[Path, ...]
-    store: Path
-    landing: Path
-    cache: Path
-    scratch: Path
-    remote: Remote | None = None
-    trusted: Mapping[str, str] = field(default_factory=dict)
-
-    def open_store(self) -> Store:
-        """The store, to be read by whoever trusts these keys.
-
-        Raises:
-            StoreError: see :func:`open_reader`.
-        """
-        return open_reader(self.store, self.trusted)
-
-    def open_landing(self, create: bool = False) -> Landing:
-        """The landing, to be read and written; a mirror that is not there yet is made.
-
-        Raises:
-            StoreError: see :meth:`Landing.open`.
-        """
-        if create:
-            return Landing.open(self.landing, True, self.remote)
-        return mirrored(self.landing, self.remote)
 
 
 @dataclass(frozen=True)

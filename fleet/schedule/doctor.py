@@ -25,10 +25,11 @@ from fleet.replay.task import Device, device_environment, fitting
 from fleet.replay.worker import devices_of_this_node
 from fleet.report import screen
 from fleet.schedule.asking import preflight
-from fleet.schedule.certify import Places, Request, plan_request
+from fleet.schedule.certify import Request, plan_request
 from fleet.schedule.claims import Claims, own_claim
 from fleet.schedule.driver import Campaign
 from fleet.schedule.launcher import Launcher
+from fleet.schedule.places import Places
 from fleet.schedule.warming import Outcome, warm
 
 PACKAGES = ("ray", "torch", "transformers", "gptqmodel", "duckdb", "pyarrow", "typer", "pydantic")

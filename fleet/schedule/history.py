@@ -15,8 +15,8 @@ from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Entry
 from fleet.report.answers import Answers
 from fleet.report.status import TELLING, StatusRow, status_rows
-from fleet.schedule.certify import Places
 from fleet.schedule.night_terms import Claim, History, Known, Unit
+from fleet.schedule.places import Places
 from fleet.schedule.roster import Seen, platform_of_kinds, unit_name
 from fleet.store import queries
 from fleet.store.open import Store

@@ -22,7 +22,6 @@ from fleet.report.answers import Answers, known_contracts
 from fleet.report.night_answer import NightAnswer, night_answer
 from fleet.schedule.announce import announce
 from fleet.schedule.certify import (
-    Places,
     Request,
     Say,
     decide_and_tell,
@@ -41,6 +40,7 @@ from fleet.schedule.lease import lease
 from fleet.schedule.metrics import meter_of
 from fleet.schedule.night import plan_night
 from fleet.schedule.night_terms import Item, NightPlan, Unit, Wanted
+from fleet.schedule.places import Places
 from fleet.schedule.plan import MUST, controls_for
 from fleet.schedule.resolve import resolve_contract
 from fleet.schedule.revoke import revoke_and_tell

@@ -12,8 +12,9 @@ from fleet.errors import UsageError
 from fleet.evidence.summary import AttemptSummary
 from fleet.report.answers import Answers
 from fleet.report.diff import Diff, PairDiff, attempt_diff
-from fleet.schedule.certify import Places, Planned, Request, run_request
+from fleet.schedule.certify import Planned, Request, run_request
 from fleet.schedule.launcher import Launcher
+from fleet.schedule.places import Places
 from fleet.store import queries
 
 

@@ -18,11 +18,12 @@ from fleet.report.answers import Answers
 from fleet.report.diff import PairDiff, attempt_diff
 from fleet.report.traces import result_of, trace_document, traced
 from fleet.schedule.asking import prompt_lengths
-from fleet.schedule.certify import Places, Planned, Request, Say, run_request
+from fleet.schedule.certify import Planned, Request, Say, run_request
 from fleet.schedule.coverage import Selection, select
 from fleet.schedule.driver import Campaign
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.one_sample import newest_certified
+from fleet.schedule.places import Places
 from fleet.schedule.plan import Slot, Work
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.tracing import TracePlan, Tracing, first_sample

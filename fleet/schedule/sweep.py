@@ -29,17 +29,10 @@ from fleet.report.measured import measured
 from fleet.report.status import rows_of
 from fleet.report.swept import Entry, entry_of, sweep_document
 from fleet.schedule.candidates import Candidate, SweepRequest
-from fleet.schedule.certify import (
-    Places,
-    Planned,
-    Request,
-    Say,
-    certify,
-    plan_resolved,
-    run_request,
-)
+from fleet.schedule.certify import Planned, Request, Say, certify, plan_resolved, run_request
 from fleet.schedule.claims import own_claim
 from fleet.schedule.launcher import Launcher
+from fleet.schedule.places import Places
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.screening import choose, screen
 from fleet.schedule.tracing import Tracing, plan_for

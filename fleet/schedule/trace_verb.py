@@ -15,9 +15,10 @@ from fleet.judge.sets import in_order
 from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, asked_of
 from fleet.report.traces import trace_document, traced
-from fleet.schedule.certify import Places, Planned, Request, Say, run_request
+from fleet.schedule.certify import Planned, Request, Say, run_request
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.one_sample import check_sample
+from fleet.schedule.places import Places
 from fleet.schedule.plan import Work
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.tracing import REPEATS, TracePlan, Tracing, batch_of, default_arm

@@ -7,6 +7,7 @@ over any number of records reads attempts only. Knows no verdict.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,6 +66,29 @@ def summaries(
     withdrawn = _withdrawn(con)
     told = (AttemptSummary.from_json(json.loads(text)) for (text,) in found)
     return [_with(s, withdrawn) for s in told]
+
+
+def summaries_by_contract(
+    con: Connection, execution_ids: Sequence[str]
+) -> dict[str, list[AttemptSummary]]:
+    """Execution id as text -> its :func:`summaries`, of several at once."""
+    rows = con.execute(
+        "SELECT execution_id, summary FROM attempts "
+        "WHERE execution_id IN (SELECT unnest(?::BLOB[])) ORDER BY campaign, slot, attempt",
+        [[from_text(each) for each in execution_ids]],
+    ).fetchall()
+    withdrawn = _withdrawn(con)
+    found: dict[str, list[AttemptSummary]] = {each: [] for each in execution_ids}
+    for execution_id, text in rows:
+        told = AttemptSummary.from_json(json.loads(text))
+        found[to_text(execution_id)].append(_with(told, withdrawn))
+    return found
+
+
+def attempts_of_contracts(con: Connection) -> dict[str, int]:
+    """Execution id as text -> how many attempts it has."""
+    rows = con.execute("SELECT execution_id, count(*) FROM attempts GROUP BY ALL").fetchall()
+    return {to_text(execution_id): count for execution_id, count in rows}
 
 
 def summary(con: Connection, attempt: str) -> AttemptSummary | None:

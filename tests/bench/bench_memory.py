@@ -27,8 +27,9 @@ from fleet.evidence.manifest import Process
 from fleet.evidence.process import identity, is_alive
 from fleet.replay.checkpoint import silent
 from fleet.replay.task import ReplayTask
-from fleet.schedule.certify import Places, Request, certify, plan_request
+from fleet.schedule.certify import Request, certify, plan_request
 from fleet.schedule.driver import Limits
+from fleet.schedule.places import Places
 from tests.bench.result import Result
 from tests.process_launcher import ROOT, ProcessLauncher, RunningChild, read_line
 

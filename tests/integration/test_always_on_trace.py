@@ -12,9 +12,10 @@ from fleet.evidence.landing import Landing
 from fleet.evidence.manifest import Manifest
 from fleet.judge.verdict import Verdict
 from fleet.report.answers import Answers
-from fleet.schedule.certify import Places, Planned, Request, ingest_and_publish, plan_request
+from fleet.schedule.certify import Planned, Request, ingest_and_publish, plan_request
 from fleet.schedule.certify import run_request as run
 from fleet.schedule.driver import Campaign
+from fleet.schedule.places import Places
 from fleet.schedule.plan import plan
 from fleet.schedule.pruning import plan_prune, prune
 from fleet.schedule.room import landed_bytes

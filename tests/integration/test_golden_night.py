@@ -19,9 +19,9 @@ from fleet.evidence.ledger import NIGHT, ends, read_chain
 from fleet.report.answers import Answers, ControlsByCampaign, known_contracts
 from fleet.report.night_view import print_night
 from fleet.report.status import rows_of
-from fleet.schedule.certify import Places
 from fleet.schedule.history import seen_units
 from fleet.schedule.nightly import NightRequest, plan_campaign
+from fleet.schedule.places import Places
 from fleet.store import queries
 from fleet.store.ingest import ingest
 from fleet.store.open import Store, open_reader, open_writer, publish

@@ -12,7 +12,8 @@ import pytest
 
 from fleet.contract.load import BUILTIN
 from fleet.replay.checkpoint import default_cache
-from fleet.schedule.certify import Places, Request, plan_request, run_request
+from fleet.schedule.certify import Request, plan_request, run_request
+from fleet.schedule.places import Places
 from fleet.store import queries
 from fleet.store.open import open_reader
 from tests.process_launcher import ProcessLauncher

@@ -15,7 +15,8 @@ from fleet.judge.verdict import Verdict
 from fleet.replay.checkpoint import default_cache
 from fleet.report.answers import Answers
 from fleet.schedule import certify, warming
-from fleet.schedule.certify import Places, Request, plan_request, run_request
+from fleet.schedule.certify import Request, plan_request, run_request
+from fleet.schedule.places import Places
 from fleet.schedule.plan import plan
 from fleet.store.open import open_reader
 from tests.campaigns import places_in, questions, write_contract, write_dataset

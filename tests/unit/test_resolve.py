@@ -18,9 +18,10 @@ from fleet.evidence.landing import Landing
 from fleet.replay import preflight
 from fleet.replay.preflight import problems
 from fleet.replay.task import ReplayTask
-from fleet.schedule.certify import Places, Request, plan_request, require_usable
+from fleet.schedule.certify import Request, plan_request, require_usable
 from fleet.schedule.driver import Campaign
 from fleet.schedule.one_sample import check_sample
+from fleet.schedule.places import Places
 from fleet.schedule.plan import CONTROLS, TRACED, controls_for
 from fleet.schedule.resolve import Resolved, resolve_contract
 from fleet.store.migrations import SCHEMA

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleet.report.answers import Asked, asked_of
-from fleet.report.today import about_today
+from fleet.report.today import Today
 from fleet.schedule.resolve import Resolved, resolve_contract
 from tests.campaigns import CONTRACT, write_configs, write_contract
 
@@ -32,7 +32,7 @@ def certified(tmp_path: Path, demo: Callable[[str], Path]) -> tuple[Path, Resolv
 def asked_today(root: Path, then: Resolved) -> list[Asked]:
     ours = [asked_of(then.name, then.execution_id, then.loaded.contract)]
     bodies = {(then.name, then.execution_id): then.body() | {"asked": then.asked()}}
-    return about_today(ours, bodies, "mine", [root / "configs"], root)[0]
+    return Today(bodies, [root / "configs"], root).about(ours, "mine")[0]
 
 
 def test_an_untouched_checkpoint_is_the_one_that_was_certified(
