@@ -338,6 +338,15 @@ class Instead:
         return parse_claims(self.vary or ())
 
 
+ExpectedFleet = Annotated[
+    str | None,
+    typer.Option(
+        "--fleet",
+        help="Hold it against this fleet: what no unit shows is STALE, what none ran UNTESTED.",
+    ),
+]
+
+
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     """The same verb, with every parameter that is a group spread into that group's options."""
     hints = get_type_hints(verb, include_extras=True)

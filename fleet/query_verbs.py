@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fleet.errors import UsageError
-from fleet.options import Form, Narrow, TableForm, Where, grouped
+from fleet.options import ExpectedFleet, Form, Narrow, TableForm, Where, grouped
 
 if TYPE_CHECKING:
     from fleet.report.answers import Answers
+    from fleet.report.filters import Filters
+    from fleet.report.status import StatusRow
+    from fleet.schedule.places import Places
 
 Names = Annotated[list[str] | None, typer.Argument(help="Contract names; all if none.")]
 
@@ -31,35 +34,70 @@ def _answers(where: Where) -> Iterator[Answers]:
         yield Answers(store, where.mirrored())
 
 
+def _rows(
+    answers: Answers,
+    contracts: Sequence[str] | None,
+    places: Places,
+    filters: Filters,
+    fleet: str | None,
+) -> list[StatusRow]:
+    """Rows of a status as they were asked for."""
+    from fleet.report.filters import narrowed
+    from fleet.report.in_fleet import in_fleet
+    from fleet.report.status import status_rows
+
+    now_s = time.time()
+    rows = status_rows(answers, contracts or [], places.search, places.cache, now_s)
+    if fleet is not None:
+        from fleet.schedule.expected import fleet_of
+
+        expected = fleet_of(fleet, answers, places.search)
+        told = {row.contract for row in rows}
+        if new := [name for name in expected.contracts if not contracts and name not in told]:
+            rows += status_rows(answers, new, places.search, places.cache, now_s)
+        rows = in_fleet(rows, expected)
+    return narrowed(rows, filters, answers, places.search)
+
+
 @grouped
-def status(*, contracts: Names = None, where: Where, narrow: Narrow, form: TableForm) -> None:
+def status(
+    *,
+    contracts: Names = None,
+    where: Where,
+    narrow: Narrow,
+    form: TableForm,
+    fleet: ExpectedFleet = None,
+) -> None:
     """Which contracts PASS, where: grade, records, bounds, age, expiry, regressions."""
     from fleet.report.document import status_cells, status_document
-    from fleet.report.filters import narrowed
-    from fleet.report.status import exit_code, status_rows
+    from fleet.report.status import exit_code
     from fleet.report.terminal import print_status
 
     form.check()
     filters, places = narrow.filters(), where.places()
     with _answers(where) as answers:
-        rows = status_rows(answers, contracts or [], places.search, places.cache, time.time())
-        rows = narrowed(rows, filters, answers, places.search)
+        rows = _rows(answers, contracts, places, filters, fleet)
     form.show(status_document, status_cells, print_status, rows)
     raise typer.Exit(exit_code(rows))
 
 
 @grouped
-def matrix(*, contracts: Names = None, where: Where, narrow: Narrow, form: TableForm) -> None:
+def matrix(
+    *,
+    contracts: Names = None,
+    where: Where,
+    narrow: Narrow,
+    form: TableForm,
+    fleet: ExpectedFleet = None,
+) -> None:
     """Contracts by platforms: state, k of N units and age in each cell."""
-    from fleet.report.filters import Filters, narrowed
+    from fleet.report.filters import Filters
     from fleet.report.matrix import Matrix, matrix_cells, matrix_of, print_matrix
-    from fleet.report.status import status_rows
 
     form.check()
     filters, places = narrow.filters(), where.places()
     with _answers(where) as answers:
-        rows = status_rows(answers, contracts or [], places.search, places.cache, time.time())
-        rows = narrowed(rows, filters, answers, places.search)
+        rows = _rows(answers, contracts, places, filters, fleet)
         found = matrix_of(answers, rows, everywhere=filters == Filters())
     form.show(Matrix.to_json, matrix_cells, print_matrix, found)
 

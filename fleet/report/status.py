@@ -47,7 +47,8 @@ class StatusRow:
     charged, None where there is none. ``apart``: what sets this platform apart from others on which
     the same contract gives other bits. ``expires_at_s``: when a PASS becomes STALE. ``regressed``:
     with which campaign a PASS became this FAIL. ``predecessor``: a platform whose FAIL stands for
-    this one, which has no full test of its own yet. ``asked``: as what the verdict was judged.
+    this one, which has no full test of its own yet. ``asked``: as what it is judged, None where the
+    contract was never tested. ``untested``: units of a fleet that no evidence speaks of.
     """
 
     contract: str
@@ -68,6 +69,7 @@ class StatusRow:
     predecessor: Predecessor | None = None
     claim: tuple[str, ...] = ()
     asked: Asked | None = None
+    untested: tuple[str, ...] = ()
 
     @property
     def word(self) -> str:
@@ -100,6 +102,7 @@ class StatusRow:
             "behaves": self.behaves,
             "units_tested": self.units_tested,
             "units_known": self.units_known,
+            "units_untested": list(self.untested),
             "charge": self._charge(),
             "platforms_apart": self.apart.to_json() if self.apart else None,
         }
@@ -173,8 +176,9 @@ def _untested_claim(asked: Asked, told: Sequence[StatusRow]) -> list[StatusRow]:
         return []
     note = f"{in_words(vary)}: never tested: fleet certify {asked.name}"
     return [
-        StatusRow(asked.name, asked.execution_id, "", "", "UNTESTED", None, None, note, claim=vary)
-    ]
+        StatusRow(asked.name, asked.execution_id, "", "", "UNTESTED", None, None, note, claim=vary,
+                  asked=asked)
+    ]  # fmt: skip
 
 
 def exit_code(rows: Sequence[StatusRow]) -> int:
@@ -282,7 +286,7 @@ def _succeeding(
     note = f"FAIL on predecessor ({before.platform_label}); never tested here"
     return StatusRow(
         asked.name, asked.execution_id, platform, _label(facts, platform), "UNTESTED", None, None,
-        f"{note}: fleet certify {asked.name}", predecessor=before, claim=vary,
+        f"{note}: fleet certify {asked.name}", predecessor=before, claim=vary, asked=asked,
     )  # fmt: skip
 
 
