@@ -155,7 +155,7 @@ def test_a_browser_shows_the_matrix_and_opens_a_cell(
     page = tmp_path / "page.html"
     page.write_text(html_page(hostile(document)), encoding="utf-8")
     index = next(i for i, c in enumerate(document["cells"]) if c["state"] == "FAIL")
-    dom = _dom(page, f"#cell-{index}", tmp_path)
+    dom = dom_of(page, f"#cell-{index}", tmp_path)
     assert 'aria-expanded="true"' in dom
     detail = dom[dom.index('id="detail-title"') :]
     for words in ("Verdicts over time", "First difference", "Commands", "<svg"):
@@ -164,7 +164,7 @@ def test_a_browser_shows_the_matrix_and_opens_a_cell(
     assert re.search(r"id=\"shown\"[^>]*>\d+ rows of \d+<", dom)
 
 
-def _dom(page: Path, anchor: str, work: Path) -> str:
+def dom_of(page: Path, anchor: str, work: Path) -> str:
     """What a headless browser made of it."""
     command = [
         str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
@@ -172,5 +172,5 @@ def _dom(page: Path, anchor: str, work: Path) -> str:
         "--disable-sync", f"--user-data-dir={work / 'profile'}", "--dump-dom",
         page.as_uri() + anchor,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     return done.stdout
