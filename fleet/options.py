@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _writable_file(path: Path | None) -> Path | None:
+def writable_file(path: Path | None) -> Path | None:
     """Asked before the work, not after it."""
     if path is None or (path.parent.is_dir() and not path.is_dir()):
         return path
@@ -72,7 +72,7 @@ ReportFile = Annotated[
     Path | None,
     typer.Option(
         "--report",
-        callback=_writable_file,
+        callback=writable_file,
         metavar="FILE",
         help="When all is over, write a report of the store there: a page, .md or .json.",
     ),
@@ -183,7 +183,7 @@ class Form:
     as_json: Json = False
     output: Annotated[
         Path | None,
-        typer.Option(callback=_writable_file, help="Write there instead of to the screen."),
+        typer.Option(callback=writable_file, help="Write there instead of to the screen."),
     ] = None
 
     def show(
@@ -206,7 +206,7 @@ class TableForm:
     ] = False
     output: Annotated[
         Path | None,
-        typer.Option(callback=_writable_file, help="Write there instead of to the screen."),
+        typer.Option(callback=writable_file, help="Write there instead of to the screen."),
     ] = None
 
     def check(self) -> None:

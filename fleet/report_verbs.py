@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fleet.errors import UsageError
-from fleet.options import Narrow, Where, grouped
+from fleet.options import Narrow, Where, grouped, writable_file
 
 if TYPE_CHECKING:
     from fleet.report.filters import Filters
@@ -43,7 +43,11 @@ def report(
         typer.Option("--format", help="A page, Markdown or its data; by the file's name if none."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Write there; fleet-report.KIND if left out, - for stdout.")
+        Path | None,
+        typer.Option(
+            callback=writable_file,
+            help="Write there; fleet-report.KIND if left out, - for stdout.",
+        ),
     ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
 ) -> None:

@@ -124,7 +124,8 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
         if row.verdict and row.verdict.culprit:
             words += f"; first divergence: {place_of(row.verdict.culprit)}, {row.verdict.fault}"
         if row.state != "PASS" and words:
-            screen.verbatim(console, f"{_name_of(row)}: {words}")
+            told = f"{words}  (a control: as expected)" if row.behaves else words
+            screen.verbatim(console, f"{_name_of(row)}: {told}")
         if row.predecessor and row.verdict:
             before = row.predecessor.platform_label
             screen.verbatim(console, f"{_name_of(row)}: FAIL on predecessor ({before})")
@@ -137,6 +138,8 @@ def print_status(console: Console, rows: Sequence[StatusRow]) -> None:
             screen.verbatim(console, f"{_name_of(row)}: {line}")
     for line in _apart(rows):
         screen.verbatim(console, line)
+    if not rows:
+        screen.verbatim(console, "nothing matches")
 
 
 def _times(row: StatusRow, is_narrow: bool) -> list[str]:

@@ -23,7 +23,8 @@ from fleet.report.markdown_report import MARKS, markdown
 from fleet.report.report_data import report_document
 from fleet.report.status import status_rows
 from fleet.store.open import open_reader
-from tests.campaigns import places_in
+from tests.campaigns import certified, places_in
+from tests.unit.test_successors import other_bits, upgraded
 
 HOSTILE = "</script><img src=x onerror=alert(1)> & <b>\"'|`*"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -31,7 +32,11 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 @pytest.fixture(scope="module")
 def document(campaigned: Path) -> dict[str, Any]:
-    places = places_in(campaigned)
+    return document_of(campaigned)
+
+
+def document_of(root: Path) -> dict[str, Any]:
+    places = places_in(root)
     with open_reader(places.store) as store:
         answers = Answers(store, Landing.open(places.landing))
         rows = status_rows(answers, [], places.search, places.cache, time.time())
@@ -80,6 +85,28 @@ def test_the_page_needs_nothing_else_and_says_so_to_the_browser(document: dict[s
         digest = hashlib.sha256((style or script).encode()).digest()
         assert f"sha256-{base64.b64encode(digest).decode()}" in allowed
     assert len(inline) == len(allowed) == 2
+
+
+def test_a_successor_s_cell_and_a_regression_say_what_was_before(
+    campaigned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(campaigned, tmp_path / "copy")
+    root = tmp_path / "copy"
+    certified(root, launcher=other_bits(monkeypatch, at=4))
+    upgraded(monkeypatch, "9.0")
+    certified(root, "other")
+    made = document_of(root)
+    (line,) = [each for each in made["matrix"] if each["contract"] == "toy"]
+    old, new = (made["cells"][indices[0]] for indices in line["cells"])
+    old, new = (old, new) if old["word"] == "REGRESSED" else (new, old)
+    assert [step["after"] for step in old["history"]] == ["PASS", "FAIL"]
+    assert (new["word"], new["history"], new["classes"]) == ("FAIL on predecessor", [], [])
+    assert new["predecessors"] == [old["platform"]]
+    versions = {p["digest"]: p["facts"]["packages.torch"] for p in made["platforms"]}
+    assert versions[new["platform"]] != versions[old["platform"]]
+    page, text = html_page(made), markdown(made)
+    assert 'class="cell FAIL-on-predecessor"' in page and 'class="cell REGRESSED"' in page
+    assert "**FAIL on predecessor** toy" in text and "**REGRESSED** toy" in text
 
 
 def hostile(value: Any, key: str = "") -> Any:
