@@ -8,8 +8,9 @@ size (which have to be joined). The others: 100M records behind them, target 0.3
 built from summaries alone, since they read nothing else: one attempt goes in through the
 ingester's writers and is copied under other names, in campaigns of 2,000, pairs of replays over 50
 contracts x 4 platforms x 5 units, until the records reach 100M; three stores, of 100 large, 10,000
-middling and 260,000 small attempts. ``status`` and ``history`` of one contract are asked of all
-three, ``status`` and ``matrix`` of all contracts of the first two. Reading summaries is linear in
+middling and 260,000 small attempts. ``status``, ``history`` and ``report`` of one contract are
+asked of all three, ``status``, ``matrix`` and ``report`` of all contracts of the first two. Margins
+are not in it: of one replay of 1M rows they are read by themselves. Reading summaries is linear in
 the number of attempts, so there is no target where one answer reads more than a thousand of them.
 The page cache is warm.
 """
@@ -40,7 +41,9 @@ from fleet.evidence.summary import STAGE_COLUMNS, ArmSummary, AttemptSummary, Po
 from fleet.report.answers import Answers
 from fleet.report.filters import Filters
 from fleet.report.history import history_of
+from fleet.report.html_page import html_page
 from fleet.report.matrix import matrix_of
+from fleet.report.report_data import report_document
 from fleet.report.status import StatusRow, status_rows
 from fleet.store import write
 from fleet.store.first_difference import first_difference
@@ -126,15 +129,23 @@ def _questions(
         found = history_of(Answers(store, landing), "c7", (BUILTIN,), folder, Filters())
         assert found.moments[0].events == ("first PASS",)
 
+    def report(*names: str) -> None:
+        answers = Answers(store, landing)
+        rows = status_rows(answers, names, (BUILTIN,), folder, NOW_S)
+        page = html_page(report_document(answers, rows, NOW_S))
+        assert 'class="cell PASS"' in page
+
     folder = landing.root
     yield "status view", 0.3, lambda: store.con.execute("SELECT * FROM status").fetchall()
     of_one = 0.3 if attempts // CONTRACTS <= FEW else None
     yield "status of one contract", of_one, partial(status, "c7")
     yield "history of one contract", of_one, history
+    yield "report of one contract", None, partial(report, "c7")
     if attempts <= 10_000:
         of_all = 0.3 if attempts <= FEW else None
         yield "status of all", of_all, status
         yield "matrix of all", of_all, matrix
+        yield "report of all", None, report
 
 
 def _fill(store: Store, per_arm: int) -> int:
