@@ -10,12 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 from fleet.evidence.trace import Call
 from fleet.judge.tracing.calls import WORDS, Aligned, Key, ancestors, key_of, place_of
-
-T = TypeVar("T")
 
 MOST_LINES = 24
 """Of siblings on one level, and of steps: what is further away is told as one line."""
@@ -162,7 +160,7 @@ class _Tree:
             yield Steps(run[0][0], run[-1][0], _counted(total))
 
 
-def _nearest(runs: Sequence[list[T]], at: int) -> list[list[T]]:
+def _nearest(runs: Sequence[list[Any]], at: int) -> list[list[Any]]:
     """Those around one of them; what is further away is one run before and one behind."""
     first, end = max(0, at - MOST_LINES // 2), at + MOST_LINES // 2 + 1
     before = [each for run in runs[:first] for each in run]
