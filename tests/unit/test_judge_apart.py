@@ -111,3 +111,9 @@ def test_without_a_separating_fact_no_cause_is_invented() -> None:
 def test_flattened_facts_keep_an_unreadable_one_whole() -> None:
     shown = flattened(facts(cpu_isa={"level": "avx2"}, os=unreadable("a", "b")))
     assert shown["cpu_isa.level"] == "avx2" and shown["os"] == unreadable("a", "b")
+
+
+def test_facts_are_flattened_at_any_depth_and_a_package_stays_one() -> None:
+    torch = package("2.13.0")["torch"]
+    deep = {"a": {"b": {"c": 1}, "d": 2}, "packages": {"torch": torch}}
+    assert flattened(deep) == {"a.b.c": 1, "a.d": 2, "packages.torch": torch}
