@@ -6,7 +6,7 @@ else has landed. Knows no verdict.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import duckdb
@@ -31,31 +31,25 @@ def margins_of(
     """Records of one attempt, nearest to another token first.
 
     Args:
-        con: the open store, which knows the attempt's parts.
-        landing: where they are.
-        attempt: its id.
+        con: of any store: it only counts.
+        landing: where the attempt's parts are.
+        attempt: of one that is COMPLETE: all of its parts count.
         enough: no further part is read once so many rows were; None for all of them.
 
     Raises:
-        StoreError: a part is gone, or cannot be read.
+        StoreError: a part cannot be read.
     """
-    folder = landing.attempt(attempt)
-    named = con.execute(
-        "SELECT p.name FROM parts p JOIN attempts t ON t.key = p.attempt "
-        "WHERE t.attempt = ? AND p.state = 'whole' ORDER BY p.number",
-        [attempt],
-    ).fetchall()
     try:
-        paths = list(_first([folder / name for (name,) in named], enough))
+        paths = list(_first(landing.parts(attempt), enough))
         found = con.execute(_MARGINS, [[str(p) for p in paths]]).fetchall() if paths else []
     except (OSError, ValueError, duckdb.Error) as error:
         line = str(error).splitlines()[0]
         expected, fix = "the parts that were ingested", "fleet store ingest"
-        raise StoreError(str(folder), "", expected, line, fix) from error
+        raise StoreError(str(landing.attempt(attempt)), "", expected, line, fix) from error
     return [MarginRow(*row) for row in found]
 
 
-def _first(paths: list[Path], enough: int | None) -> Iterator[Path]:
+def _first(paths: Sequence[Path], enough: int | None) -> Iterator[Path]:
     rows = 0
     for path in paths:
         if enough is not None and rows >= enough:

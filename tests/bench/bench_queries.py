@@ -10,9 +10,9 @@ ingester's writers and is copied under other names, in campaigns of 2,000, pairs
 contracts x 4 platforms x 5 units, until the records reach 100M; three stores, of 100 large, 10,000
 middling and 260,000 small attempts. ``status``, ``history`` and ``report`` of one contract are
 asked of all three, ``status``, ``matrix`` and ``report`` of all contracts of the first two. Margins
-are not in it: of one replay of 1M rows they are read by themselves. Reading summaries is linear in
-the number of attempts, so there is no target where one answer reads more than a thousand of them.
-The page cache is warm.
+are not in it: of one replay of 1M rows they are read by themselves (``margins``). Reading summaries
+is linear in the number of attempts, so there is no target where one answer reads more than a
+thousand of them. The page cache is warm.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from fleet.evidence.records import SCHEMA
 from fleet.evidence.roots import ROOTED
 from fleet.evidence.summary import STAGE_COLUMNS, ArmSummary, AttemptSummary, Power
 from fleet.report.answers import Answers
+from fleet.report.cell import MOST_MARGINS
 from fleet.report.filters import Filters
 from fleet.report.history import history_of
 from fleet.report.html_page import html_page
@@ -47,6 +48,7 @@ from fleet.report.report_data import report_document
 from fleet.report.status import StatusRow, status_rows
 from fleet.store import write
 from fleet.store.first_difference import first_difference
+from fleet.store.margins import margins_of
 from fleet.store.open import Store, open_writer, transaction
 from tests.bench.result import Result
 from tests.bench.synthetic_parts import ARMS, Change, copy_parts, write_parts
@@ -95,6 +97,16 @@ def _in_one_part(paths: list[Path], folder: Path) -> list[Path]:
     whole = pa.concat_tables([pq.read_table(path) for path in paths])
     pq.write_table(whole, folder / "part-00000.parquet", compression="zstd")
     return [folder / "part-00000.parquet"]
+
+
+def bench_margins(folder: Path, rows: int, size: int, runs: int) -> list[Result]:
+    """Seconds for what a report reads of the records behind one cell."""
+    landing, attempt = Landing.open(folder / "margins", create=True), "f" * 16
+    write_parts(landing.attempt(attempt), attempt, rows, size)
+    with open_writer(folder / "margins.duckdb") as store:
+        ask = partial(margins_of, store.con, landing, attempt, MOST_MARGINS)
+        assert len(ask()) >= min(rows, MOST_MARGINS)
+        return [_result("margins", _times(ask, runs), None, rows=rows)]
 
 
 def bench_status(folder: Path, per_arm: int, runs: int) -> list[Result]:
@@ -254,6 +266,7 @@ def run(quick: bool = False) -> Iterator[Result]:
         rows, runs = (2000, 1) if quick else (1_000_000, 5)
         for per_arm in per_arms:
             yield from bench_status(Path(name), per_arm, runs)
+        yield from bench_margins(Path(name), rows, min(rows, 50_000), runs)
         yield from bench_first_difference(Path(name), rows, min(rows, 50_000), runs)
 
 
@@ -269,6 +282,8 @@ def main() -> None:
         for per_arm in (500_000, 5_000, 191):
             for line in bench_status(folder, per_arm, given.runs):
                 print(json.dumps(line.to_json()), flush=True)
+        for line in bench_margins(folder, given.rows, given.rows_per_part, given.runs):
+            print(json.dumps(line.to_json()), flush=True)
         for line in bench_first_difference(folder, given.rows, given.rows_per_part, given.runs):
             print(json.dumps(line.to_json()), flush=True)
 
