@@ -55,7 +55,7 @@ def test_two_nodes_that_compute_differently_are_two_platforms_of_one_torch_contr
             for path in sorted((BUILTIN / folder).iterdir()):
                 (rack.root / "configs" / folder / path.name).write_bytes(path.read_bytes())
         rack.fleet_of(left=("tiny-awq-aten",), right=("tiny-awq-aten",))
-        for budget in ("600", "600"):  # nobody knows of two classes before the first night
+        for budget in ("600", "601"):  # nobody knows of two classes before the first night
             with rack.night("--budget", budget, "--campaign-id", f"{NIGHT_ID}{budget}") as child:
                 out, err = child.communicate(timeout=600)
             assert child.returncode in (0, 3), (out[-2000:], err[-2000:])
