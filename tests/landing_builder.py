@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fleet.contract.canonical import digest_json, sha256, to_text
+from fleet.contract.execution_id import id_of, unflat
 from fleet.evidence.digests import ids_bytes, token_sequence_digest
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Ledger
@@ -71,7 +72,12 @@ class AttemptSpec:
     @property
     def contract_id(self) -> bytes:
         """The execution id: given, or of the contract's name."""
-        return self.execution_id or digest_json({"contract": self.contract})
+        return self.execution_id or id_of({"contract": self.contract}, unflat({}))
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What its execution id stands for."""
+        return {"execution_part": {"contract": self.contract}, "digests": {}}
 
 
 def build_landing(root: Path, attempts: Sequence[AttemptSpec]) -> Landing:
@@ -165,7 +171,7 @@ def other_row(index: int, **changes: Any) -> Edit:
 def _land(landing: Landing, ledger: Ledger, spec: AttemptSpec) -> None:
     process = Process("boot-0", "pid:[1]", 1000 + spec.slot, int(spec.attempt, 16) % 10**9)
     if spec.ends != "unplanned":
-        landing.write_contract(spec.contract_id, {"contract": spec.contract})
+        landing.write_contract(spec.contract_id, spec.body)
         _plan(ledger, spec)
         ledger.append("started", spec.attempt, process=asdict(process), watcher=WATCHED)
         ledger.append("go", spec.attempt, token=_token(spec), after=None)

@@ -87,12 +87,29 @@ def execution_id(
         raise ValueError(
             f"parser digests of {sorted(digests.parsers)}, arms {sorted(contract.arms)}"
         )
-    payload = {
-        "schema": PAYLOAD_SCHEMA,
-        "contract": execution_part(contract, introduced),
-        "digests": digests.as_text(),
-    }
-    return digest_json(payload)
+    return id_of(execution_part(contract, introduced), digests.as_text())
+
+
+def id_of(part: Mapping[str, Any], digests: Mapping[str, Any]) -> bytes:
+    """The id of an execution part over content digests in their JSON form."""
+    return digest_json({"schema": PAYLOAD_SCHEMA, "contract": part, "digests": digests})
+
+
+PARSER = "parser."
+"""Before an arm's name in flat digests."""
+
+
+def flat(digests: Mapping[str, Any]) -> dict[str, str]:
+    """Digests in their JSON form without the table of parsers: ``parser.<arm>`` in its place."""
+    plain = {name: text for name, text in digests.items() if name != "parsers"}
+    return plain | {f"{PARSER}{arm}": text for arm, text in digests["parsers"].items()}
+
+
+def unflat(found: Mapping[str, str]) -> dict[str, Any]:
+    """The inverse of :func:`flat`."""
+    plain = {name: text for name, text in found.items() if not name.startswith(PARSER)}
+    parsers = {n.removeprefix(PARSER): t for n, t in found.items() if n.startswith(PARSER)}
+    return plain | {"parsers": parsers}
 
 
 def _without(table: Mapping[str, Any], keys: frozenset[str]) -> dict[str, Any]:

@@ -168,11 +168,13 @@ class Landing:
         except FileExistsError:
             return
 
-    def contracts(self) -> dict[bytes, dict[str, object]]:
-        """Every kept contract by execution id."""
-        folder = self.root / "contracts"
-        files = sorted(folder.glob("*.json")) if folder.exists() else []
-        return {bytes.fromhex(p.stem): json.loads(p.read_bytes()) for p in files}
+    def contract(self, execution_id: bytes) -> Path:
+        """What an execution id stands for."""
+        return self.root / "contracts" / f"{execution_id.hex()}.json"
+
+    def landed(self, attempt: str) -> dict[str, str]:
+        """Name -> digest of the parts that are there now."""
+        return {path.name: file_sha256(path) for path in self.parts(attempt)}
 
 
 def _format(marker: Path) -> object:

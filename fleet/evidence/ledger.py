@@ -3,7 +3,7 @@
 One write-once object per entry, ``ledger/<campaign>/<seq>.json``, holding the digest of the one
 before: one hash chain per campaign. Every planned attempt ends in exactly one of ``accepted`` (its
 manifest closed it; COMPLETE, VOID or FAILED) or ``given_up`` (FAILED: death observed, or LOST: not
-observed). A gap is VOID. Times live here, so that a rebuild keeps ages.
+observed; with the digests of the parts that had landed, whose rows may show a difference). A gap is VOID. Times live here, so that a rebuild keeps ages.
 """
 
 from __future__ import annotations
@@ -138,17 +138,18 @@ def read_chain(landing: Landing, campaign: str) -> list[Entry]:
         EvidenceError: on a gap, a broken chain, or an entry of another campaign.
     """
     entries: list[Entry] = []
-    head = START
+    head, before = START, None
     for seq, path in enumerate(sorted(chain_folder(landing, campaign).glob("[0-9]*.json"))):
         data = path.read_bytes()
         entry = _parse(path, data)
         if (entry.campaign, entry.seq, path.stem) != (campaign, seq, f"{seq:06d}"):
             raise EvidenceError("ledger-gap", f"{path}: entry {seq} of {campaign} is missing")
         if entry.previous != head:
-            raise EvidenceError("evidence-altered", f"{path}: the chain is broken before it")
+            words = f"{before or path}: the chain is broken before {path.name}"
+            raise EvidenceError("evidence-altered", words)
         _pack(entry)
         entries.append(entry)
-        head = to_text(sha256(data))
+        head, before = to_text(sha256(data)), path
     return entries
 
 
@@ -204,6 +205,24 @@ def heads_of(landing: Landing, kind: str = "") -> Heads:
             files = sorted(chain_folder(landing, name).glob("[0-9]*.json"))
             found[name] = (len(files), to_text(sha256(files[-1].read_bytes())) if files else START)
     return found
+
+
+def require_prefix(landing: Landing, name: str, length: int, head: str) -> None:
+    """A chain that once had so many entries still has them: the last of them is as it was, and each
+    holds the digest of the one before.
+
+    Raises:
+        EvidenceError: it lost some, or was changed there.
+    """
+    path = chain_folder(landing, name) / f"{length - 1:06d}.json"
+    if length < 1 and (length, head) != (0, START):
+        raise EvidenceError("evidence-altered", f"no chain {name} ever stood so: {length} entries")
+    if length == 0:
+        return
+    if not path.exists():
+        raise EvidenceError("ledger-gap", f"{path}: gone; the chain had {length} entries")
+    if to_text(sha256(path.read_bytes())) != head:
+        raise EvidenceError("evidence-altered", f"{path}: not the entry that stood here before")
 
 
 def head_over(heads: Heads) -> str:

@@ -99,11 +99,13 @@ class Manifest:
         try:
             raw = json.loads(data)
             if raw.get("format") != MANIFEST_FORMAT:
-                raise EvidenceError("evidence-altered", f"manifest format {raw.get('format')!r}")
+                raise EvidenceError(
+                    "evidence-altered", f"manifest.json: format {raw.get('format')!r}"
+                )
             known = {f.name for f in fields(cls)}
             odd = set(raw) ^ known - {key for key in _WHERE_VARIED if key not in raw}
             if odd or any(not raw.get(key, True) for key in _WHERE_VARIED):
-                raise EvidenceError("evidence-altered", f"manifest keys {sorted(odd)}")
+                raise EvidenceError("evidence-altered", f"manifest.json: keys {sorted(odd)}")
             raw = {key: {} for key in _WHERE_VARIED} | raw
             _require_types(raw)
             cause = Cause(**raw["cause"]) if raw["cause"] is not None else None
@@ -119,7 +121,9 @@ class Manifest:
                 }
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise EvidenceError("evidence-altered", f"not a manifest: {error}") from error
+            raise EvidenceError(
+                "evidence-altered", f"manifest.json: not a manifest: {error}"
+            ) from error
 
 
 _TYPES: dict[str, type] = {"str": str, "int": int, "bool": bool, "dict": dict}

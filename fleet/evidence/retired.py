@@ -65,7 +65,9 @@ class Kept:
             arms = {name: ArmSummary(**arm) for name, arm in raw["arms"].items()}
             return cls(**raw | {"arms": arms, "power": Power(**raw["power"])})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise EvidenceError("evidence-altered", f"not a kept summary: {error}") from error
+            raise EvidenceError(
+                "evidence-altered", f"{SUMMARY}: not a kept summary: {error}"
+            ) from error
 
 
 def read_kept(landing: Landing, entry: Entry, manifest: Manifest) -> Kept:
@@ -76,16 +78,16 @@ def read_kept(landing: Landing, entry: Entry, manifest: Manifest) -> Kept:
     """
     path = landing.attempt(entry.attempt) / SUMMARY
     if not path.exists():
-        raise EvidenceError("evidence-altered", "pruned, but its summary is gone")
+        raise EvidenceError("evidence-altered", f"{SUMMARY}: pruned, but its summary is gone")
     data = path.read_bytes()
     if to_text(sha256(data)) != entry.body.get("summary_sha256"):
-        raise EvidenceError("evidence-altered", "its summary is not the one the ledger names")
+        raise EvidenceError("evidence-altered", f"{SUMMARY} is not the one the ledger names")
     kept = Kept.from_bytes(data)
     arm_roots = {name: arm.roots for name, arm in kept.arms.items()}
     if (kept.attempt, kept.roots, arm_roots) != (
         manifest.attempt, manifest.roots, manifest.arm_roots,
     ):  # fmt: skip
-        raise EvidenceError("evidence-altered", "its summary does not give the manifest's roots")
+        raise EvidenceError("evidence-altered", f"{SUMMARY} does not give the manifest's roots")
     return kept
 
 

@@ -52,6 +52,10 @@ CAUSES: dict[str, str] = {
 }
 
 
+IN_LANDING: dict[str, Any] = {"in_landing": True}
+"""Details of a cause that was found by reading what landed: it is not what was written."""
+
+
 @dataclass(frozen=True)
 class Cause:
     """Why an attempt did not complete."""
@@ -63,6 +67,11 @@ class Cause:
     def __post_init__(self) -> None:
         if self.code not in CAUSES:
             raise ValueError(f"unknown cause {self.code!r}")
+
+    @property
+    def is_tampering(self) -> bool:
+        """Was what landed changed, dropped or put there by somebody else?"""
+        return bool(self.details.get("in_landing"))
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able copy."""

@@ -22,7 +22,7 @@ from fleet.evidence.modules import Modules, read_modules
 from fleet.evidence.retired import Kept, read_kept
 from fleet.evidence.rows import batch_places, check_columns, identities
 from fleet.evidence.sample_set import check_sample_set
-from fleet.evidence.states import Cause
+from fleet.evidence.states import IN_LANDING, Cause
 from fleet.evidence.stress import check_plan, check_stress
 from fleet.evidence.summary import AttemptSummary
 from fleet.evidence.tally import tally_rows
@@ -70,6 +70,7 @@ def summarise(landing: Landing, attempt: str, entries: Iterable[Entry]) -> Attem
         if len(story.ends) > 1:
             raise EvidenceError("evidence-altered", "the ledger ends this attempt twice")
         if story.end.kind == "given_up":
+            _require_parts(landing.attempt(attempt), story.end.body.get("landed", {}))
             return _with_rows(_given_up(blank, story.end), landing, None, strict=False)
         return _accepted(blank, landing, story, manifest)
     except EvidenceError as error:
@@ -173,7 +174,8 @@ def _with_manifest(summary: AttemptSummary, manifest: Manifest | None) -> Attemp
 
 
 def _void(summary: AttemptSummary, error: EvidenceError) -> AttemptSummary:
-    return replace(summary, state="VOID", cause=Cause(error.code, error.text))
+    details = IN_LANDING if error.code in ("evidence-altered", "not-accepted") else {}
+    return replace(summary, state="VOID", cause=Cause(error.code, error.text, dict(details)))
 
 
 def _given_up(summary: AttemptSummary, end: Entry) -> AttemptSummary:
@@ -185,10 +187,10 @@ def _accepted(
 ) -> AttemptSummary:
     """An accepted attempt: the manifest's own state, unless a check turns it into VOID."""
     if manifest is None:
-        raise EvidenceError("evidence-altered", "accepted, but its manifest is gone")
+        raise EvidenceError("evidence-altered", "accepted, but its manifest.json is gone")
     assert story.end is not None and story.planned is not None
     _check_identity(manifest, story, landing.manifest(summary.attempt))
-    if manifest.state != "VOID" and story.pruned is None:
+    if story.pruned is None:
         _check_parts(landing, manifest)
     _check_platform(manifest)
     if manifest.state != "COMPLETE":
@@ -205,29 +207,39 @@ def _accepted(
 def _check_identity(manifest: Manifest, story: _Story, path: Path) -> None:
     assert story.end is not None and story.planned is not None
     if to_text(sha256(path.read_bytes())) != story.end.body["manifest_sha256"]:
-        raise EvidenceError("evidence-altered", "the manifest is not the one the ledger accepted")
+        raise EvidenceError("evidence-altered", "manifest.json is not the one the ledger accepted")
     planned = story.planned
     ours = (planned.attempt, planned.campaign, planned.body["slot"], planned.body["execution_id"])
     theirs = (manifest.attempt, manifest.campaign, manifest.slot, manifest.execution_id)
     if ours != theirs:
-        raise EvidenceError("evidence-altered", f"manifest of {theirs}, planned was {ours}")
+        raise EvidenceError("evidence-altered", f"manifest.json of {theirs}, planned was {ours}")
     check_plan(planned, manifest)
 
 
 def _check_parts(landing: Landing, manifest: Manifest) -> None:
+    """One that says itself that it is VOID may lie beside parts of another process."""
     on_disk = [p.name for p in landing.parts(manifest.attempt)]
     named = [part.name for part in manifest.parts]
-    if on_disk != named:
+    if on_disk != named and (manifest.state != "VOID" or set(named) - set(on_disk)):
         raise EvidenceError("evidence-altered", f"parts on disk {on_disk}, in the manifest {named}")
-    for part in manifest.parts:
-        path = landing.attempt(manifest.attempt) / part.name
-        if file_sha256(path) != part.sha256:
-            raise EvidenceError("evidence-altered", f"{part.name} was edited after the fact")
+    _require_parts(landing.attempt(manifest.attempt), {p.name: p.sha256 for p in manifest.parts})
+
+
+def _require_parts(folder: Path, named: Mapping[str, str]) -> None:
+    """Every part that somebody vouched for is there as it was: name -> digest."""
+    for name, digest in named.items():
+        path = folder / name
+        if not path.exists():
+            raise EvidenceError("evidence-altered", f"{name} is gone")
+        if file_sha256(path) != digest:
+            raise EvidenceError("evidence-altered", f"{name} was edited after the fact")
 
 
 def _check_platform(manifest: Manifest) -> None:
     if to_text(digest_json(manifest.platform)) != manifest.platform_sha256:
-        raise EvidenceError("evidence-altered", "the platform's digest is not that of its facts")
+        raise EvidenceError(
+            "evidence-altered", "manifest.json: the platform's digest is not that of its facts"
+        )
 
 
 def _check_freshness(manifest: Manifest, story: _Story) -> None:

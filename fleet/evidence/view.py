@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from fleet.contract.canonical import sha256, to_text
-from fleet.errors import EvidenceError
 from fleet.evidence import ledger
 from fleet.evidence.landing import FORMAT, OWN, Landing
 from fleet.evidence.ledger import RETRACTIONS, Entry, Heads
@@ -40,7 +38,7 @@ def view(landing: Landing, execution_ids: Iterable[str], heads: Heads, folder: P
     (folder / "FORMAT.json").write_bytes(FORMAT)
     seen: set[str] = set()
     for name, (length, head) in heads.items():
-        _require_prefix(landing, name, length, head)
+        ledger.require_prefix(landing, name, length, head)
         entries = planned.get(name, [])
         if name.startswith(RETRACTIONS) or any(e.attempt in about for e in entries):
             _link_chain(landing, name, length, folder)
@@ -56,19 +54,6 @@ def view(landing: Landing, execution_ids: Iterable[str], heads: Heads, folder: P
         if (landing.root / name).exists():
             _link(landing.root / name, folder / name)
     return Landing.open(folder)
-
-
-def _require_prefix(landing: Landing, name: str, length: int, head: str) -> None:
-    """The entry that was the last one then is still there, as it was."""
-    path = ledger.chain_folder(landing, name) / f"{length - 1:06d}.json"
-    if length < 1 and (length, head) != (0, ledger.START):
-        raise EvidenceError("evidence-altered", f"no chain {name} ever stood so: {length} entries")
-    if length == 0:
-        return
-    if not path.exists():
-        raise EvidenceError("ledger-gap", f"chain {name} had {length} entries, and lost some")
-    if to_text(sha256(path.read_bytes())) != head:
-        raise EvidenceError("evidence-altered", f"chain {name} is another one up to {path.name}")
 
 
 def _link_chain(landing: Landing, name: str, length: int | None, folder: Path) -> None:

@@ -3,7 +3,8 @@
 1. FAIL when anything counts as a difference (see ``findings``): two roots of good attempts at the
    required grade or below, inputs or weights that differ between good attempts, or rows of any
    attempt that differ with equal inputs and settings. Nothing absolves it.
-2. VOID when the campaign's evidence is short of what is required, with the first cause.
+2. VOID when the campaign's evidence is short of what is required, with the first cause; or when
+   what landed of the contract was altered, in any campaign (see ``doubt``).
 3. VOID when a control of the campaign did not behave. Controls never touch a FAIL.
 4. PASS.
 
@@ -22,9 +23,11 @@ from typing import Any
 
 from fleet.contract.model import Require
 from fleet.contract.vary import claim
+from fleet.evidence.states import Cause
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge.account import Arms
 from fleet.judge.compare import PairComparison, compare_rows
+from fleet.judge.doubt import doubt_of
 from fleet.judge.findings import Comparisons, Findings
 from fleet.judge.outcome import Outcome, decided
 from fleet.judge.platforms import parted
@@ -52,6 +55,7 @@ __all__ = [
     "campaigns_of",
     "check_expectation",
     "compare_rows",
+    "doubt_of",
     "ever_passed",
     "exit_code",
     "first_failing",
@@ -89,6 +93,7 @@ def judge(
     controls_failed: Sequence[str] = (),
     controls_failed_in: Mapping[str, Sequence[str]] = NO_CONTROLS,
     siblings: Sequence[AttemptSummary] = (),
+    doubt: Cause | None = None,
 ) -> Verdict:
     """The verdict on one set.
 
@@ -101,6 +106,7 @@ def judge(
         controls_failed: controls of ``campaign`` that did not behave.
         controls_failed_in: the same by campaign, when ``campaign`` is None.
         siblings: attempts of the same contract whose platform is unknown; they can only object.
+        doubt: what was altered of the same contract, in whatever campaign and on any platform.
 
     Raises:
         ValueError: no attempt, attempts of several sets, or a needed comparison is missing.
@@ -110,6 +116,8 @@ def judge(
     found = Findings(in_order(summaries), require, comparisons, campaign)
     failed = {campaign: controls_failed} if campaign is not None else controls_failed_in
     outcome = Outcome("FAIL") if found.fails else _evidence(found, siblings, failed)
+    if outcome.word == "PASS" and doubt is not None:
+        outcome = Outcome("VOID", outcome.campaign, doubt.code, doubt.text)
     return decided(found, outcome, contract_name, siblings)
 
 
@@ -231,6 +239,7 @@ def judge_campaign(
     contract_name: str,
     controls_failed: Sequence[str] = (),
     platforms: Mapping[str, Mapping[str, Any]] | None = None,
+    doubt: Cause | None = None,
 ) -> Verdict:
     """One claim of a contract in one campaign, over all platforms its replays landed on.
 
@@ -246,6 +255,7 @@ def judge_campaign(
         contract_name: for the reader.
         controls_failed: controls of the campaign that did not behave.
         platforms: platform digest -> its facts.
+        doubt: see :func:`judge`.
     """
     sets = _sets_of(summaries, require, campaign)
     if not sets:
@@ -261,6 +271,7 @@ def judge_campaign(
             contract_name=contract_name,
             controls_failed=controls_failed,
             siblings=[s for s in lost if s not in members],
+            doubt=doubt,
         )
         for members in placed.values()
     ]

@@ -15,6 +15,7 @@ from typing import Any
 from fleet.contract.model import Contract, Expect, Require
 from fleet.evidence.landing import Landing
 from fleet.evidence.platform import Platform
+from fleet.evidence.states import Cause
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
 from fleet.judge.compare import PairComparison, compare_rows
@@ -25,6 +26,7 @@ from fleet.judge.verdict import Verdict
 from fleet.report.traces import Traced, own_trace, traced
 from fleet.store import pairs, queries
 from fleet.store.open import Store
+from fleet.store.seal import require_rows
 
 Pair = tuple[str, str]
 INJECTED = "@injected"
@@ -141,12 +143,36 @@ class Answers:
             contract_name=asked.name,
             controls_failed=controls_failed,
             platforms=self._platform_facts(),
+            doubt=self.doubt(asked, summaries),
         )
         traceable = verdict.verdict == "FAIL" and not verdict.vary
         found = self.localised(campaign, asked.require, summaries) if traceable else None
         verdict = verdict if found is None else rules.with_culprit(verdict, found)
         verdict = self.with_counterfactual(verdict, asked, summaries)
         return rules.with_execution(verdict, summaries)
+
+    def doubt(self, asked: Asked, summaries: Sequence[AttemptSummary]) -> Cause | None:
+        """What was altered of a contract; a control answers for its own campaign alone.
+
+        Args:
+            asked: the contract.
+            summaries: all of it, as it is or with what was retracted.
+        """
+        if asked.expect is not None:
+            return None
+        broken = (c for ids, c in self._broken if ids is None or asked.execution_id in ids)
+        return rules.doubt_of(summaries, broken)
+
+    @cached_property
+    def _broken(self) -> list[tuple[frozenset[str] | None, Cause]]:
+        """Chains that do not check: the execution ids that each names, None where its opening is
+        lost, and what is wrong."""
+        told = []
+        for row in queries.campaigns(self.store.con):
+            if row.fault is not None:
+                code, _, text = row.fault.partition(": ")
+                told.append((row.about, Cause(code, text)))
+        return told
 
     def with_counterfactual(
         self, verdict: Verdict, asked: Asked, summaries: Sequence[AttemptSummary]
@@ -222,6 +248,7 @@ class Answers:
     def _compare(self, pair: Pair, dtype: str) -> PairComparison:
         a, b = pair
         con = self.store.con
+        require_rows(con, str(self.store.path), pair)
         return compare_rows(
             pairs.pair_counts(con, a, b),
             pairs.differing_rows(con, self.landing, a, b),

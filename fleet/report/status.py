@@ -20,6 +20,7 @@ from fleet.errors import ContractError
 from fleet.evidence import decisions
 from fleet.evidence.decisions import Decision
 from fleet.evidence.platform import Platform
+from fleet.evidence.states import Cause
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
 from fleet.judge.apart import Apart, apart
@@ -35,6 +36,10 @@ from fleet.store.ahead import Ahead
 
 TELLING = ("REGRESSED", "FAIL", "PASS", "STALE", "VOID", "UNTESTED")
 """Of a claim that stands in two ways, traced and untraced: the first of these."""
+
+
+Doubts = tuple[Cause | None, Cause | None]
+"""What was altered of a contract: as retractions have it, and if there were none."""
 
 
 @dataclass(frozen=True)
@@ -223,13 +228,13 @@ def rows_of(
     if asked.expect is not None and asked.expect.culprit is not None:
         return [_traced_control(answers, asked, summaries, facts, now_s)]
     groups = rules.groups(summaries)
+    doubts = answers.doubt(asked, summaries), answers.doubt(asked, rules.restored(summaries))
     rows = []
     for key, members in sorted(groups.items()):
-        homeless = _homeless(groups, key.vary)
-        if key.platform:
-            rows.append(_row(answers, asked, key, members, homeless, controls, facts, now_s))
-        elif sum(other.vary == key.vary for other in groups) == 1:
-            rows.append(_row(answers, asked, key, members, [], controls, facts, now_s))
+        homeless = _homeless(groups, key.vary) if key.platform else []
+        if key.platform or sum(other.vary == key.vary for other in groups) == 1:
+            told = _row(answers, asked, key, members, homeless, doubts, controls, facts, now_s)
+            rows.append(told)
     rows = [_with_traces(answers, row, asked, summaries) for row in rows]
     rows = [_with_retractions(row, summaries) for row in rows]
     rows = [replace(row, apart=_apart(row, asked, groups, facts)) for row in rows]
@@ -395,13 +400,14 @@ def _judged(
     asked: Asked,
     members: list[AttemptSummary],
     homeless: list[AttemptSummary],
+    doubt: Cause | None,
     controls: ControlsByCampaign,
 ) -> Verdict:
     """The judge's word on one set, over all campaigns."""
     compared = answers.comparisons(rules.pairs_needed(members, asked.require), asked.dtype)
     return rules.judge(
         members, asked.require, compared, campaign=None, contract_name=asked.name,
-        controls_failed_in=controls, siblings=homeless,
+        controls_failed_in=controls, siblings=homeless, doubt=doubt,
     )  # fmt: skip
 
 
@@ -411,15 +417,17 @@ def _row(
     key: rules.SetKey,
     members: list[AttemptSummary],
     homeless: list[AttemptSummary],
+    doubts: Doubts,
     controls: ControlsByCampaign,
     facts: Mapping[str, Any],
     now_s: float,
 ) -> StatusRow:
     name = asked.name
-    verdict = _judged(answers, asked, members, homeless, controls)
+    doubt, doubt_without = doubts
+    verdict = _judged(answers, asked, members, homeless, doubt, controls)
     if rules.any_retracted([*members, *homeless]):
         everything, others = rules.restored(members), rules.restored(homeless)
-        without = _judged(answers, asked, everything, others, controls)
+        without = _judged(answers, asked, everything, others, doubt_without, controls)
         verdict = rules.with_withdrawn(verdict, without)
     failed = verdict.verdict == "FAIL"
     at = verdict.accepted_at_s

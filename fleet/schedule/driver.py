@@ -399,7 +399,8 @@ class Campaign:
         self, ledger: Ledger, slot: Slot, task: ReplayTask, state: State, failed: AttemptFailed
     ) -> AttemptEnd:
         cause = Cause(failed.code, failed.text, failed.details)
-        ledger.append("given_up", task.attempt, state=state, cause=cause.to_json())
+        there = self.landing.landed(task.attempt)
+        ledger.append("given_up", task.attempt, state=state, cause=cause.to_json(), landed=there)
         return AttemptEnd(task.attempt, slot, state, cause)
 
     def _give_up_as(

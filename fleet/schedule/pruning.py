@@ -87,7 +87,9 @@ def prune(landing: Landing, planned: Pruning, argv: Sequence[str], say: Say) -> 
     if not planned.attempts:
         return planned
     name = f"{CHAIN}{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-    told = {story.attempt: story.entries for story in stories(landing, read_chains(landing))}
+    told = {
+        story.attempt: story.entries for story in stories(landing, read_chains(landing, {}), {})
+    }
     ledger = Ledger(landing, name)
     ledger.append("campaign", contracts=[], argv=list(argv), driver=secrets.token_hex(8))
     try:

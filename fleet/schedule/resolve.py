@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.contract.canonical import from_text, sha256, to_text
+from fleet.contract.canonical import sha256, to_text
 from fleet.contract.dataset import LoadedDataset, load_dataset
-from fleet.contract.execution_id import Digests, execution_id, execution_part
+from fleet.contract.execution_id import Digests, execution_id, execution_part, flat, id_of, unflat
 from fleet.contract.load import LoadedContract, load_contract
 from fleet.contract.model import BY_NONCE
 from fleet.contract.parsers import load_parser
@@ -99,21 +99,14 @@ def resolve_contract(
     folder = resolve(contract.model, loaded.path.parent, cache, say)
     files = files_stat(folder)
     digests = _digests(folder, dataset, {arm: p.digest for arm, p in parsers.items()}, loaded)
-    return Resolved(
-        loaded, dataset, folder, to_text(execution_id(contract, digests)), as_text(digests), files
-    )
+    digest, named = to_text(execution_id(contract, digests)), flat(digests.as_text())
+    return Resolved(loaded, dataset, folder, digest, named, files)
 
 
 def same_content(base: Resolved, loaded: LoadedContract) -> Resolved:
     """Another contract over the files of ``base``: nothing is read or digested again."""
-    flat = {name: from_text(text) for name, text in base.digests.items()}
-    parsers = {arm: flat.pop(f"{PARSER}{arm}") for arm in base.loaded.contract.arms}
-    found = execution_id(loaded.contract, Digests(parsers=parsers, **flat))
+    found = id_of(execution_part(loaded.contract), unflat(base.digests))
     return replace(base, loaded=loaded, execution_id=to_text(found))
-
-
-PARSER = "parser."
-"""Before an arm's name in flat digests."""
 
 
 def _by_thousands(dataset: LoadedDataset) -> Iterator[list[Mapping[str, Any]]]:
@@ -121,19 +114,6 @@ def _by_thousands(dataset: LoadedDataset) -> Iterator[list[Mapping[str, Any]]]:
     records = (record for record, _ in dataset.stream())
     while some := list(itertools.islice(records, 1000)):
         yield some
-
-
-def as_text(digests: Digests) -> dict[str, str]:
-    """Flat ``{name: sha256:<hex>}``; parsers under ``parser.<arm>``."""
-    flat = {
-        "checkpoint": digests.checkpoint,
-        "config": digests.config,
-        "dataset": digests.dataset,
-        "tokenizer": digests.tokenizer,
-        "chat_template": digests.chat_template,
-    }
-    flat |= {f"{PARSER}{arm}": digest for arm, digest in digests.parsers.items()}
-    return {name: to_text(digest) for name, digest in flat.items()}
 
 
 def _digests(
@@ -164,7 +144,7 @@ def _check_demo(loaded: LoadedContract, folder: Path, digests: Digests) -> None:
     """A cached demo checkpoint is still the one that was made."""
     kind, _, name = loaded.contract.model.checkpoint.partition(":")
     if kind == "demo":
-        require_as_made(name, folder, as_text(digests))
+        require_as_made(name, folder, flat(digests.as_text()))
 
 
 def _check_injection(loaded: LoadedContract, tensors: Mapping[str, bytes]) -> None:

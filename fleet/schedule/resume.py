@@ -134,4 +134,5 @@ def give_up_open(
                     f"end it, then the same command again (waited {deadline_s:g} s)",
                 )
             ledger.append("gone", attempt, seen_alive=False, gone=bool(seen), watcher={})
-        ledger.append("given_up", attempt, state="LOST", cause=DRIVER_GONE.to_json())
+        there, cause = ledger.landing.landed(attempt), DRIVER_GONE.to_json()
+        ledger.append("given_up", attempt, state="LOST", cause=cause, landed=there)

@@ -10,16 +10,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fleet.contract.canonical import from_text
 from fleet.contract.sample_ids import SampleIds
 from fleet.errors import EvidenceError
 from fleet.evidence import ledger
 from fleet.evidence.landing import Landing
-from fleet.evidence.ledger import Entry
+from fleet.evidence.ledger import Entry, Heads
 from fleet.evidence.mirror import altered
 from fleet.evidence.retired import CHAIN
-from fleet.evidence.states import Cause
+from fleet.evidence.states import IN_LANDING, Cause
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,41 @@ class Chain:
     head: bytes
     fault: Cause | None
 
+    @property
+    def planned(self) -> set[tuple[bytes, str]]:
+        """(execution id, name) of every contract that it planned an attempt of."""
+        found = {(_digest(e.body), str(e.body.get("contract", ""))) for e in self._of("planned")}
+        return {(digest, name) for digest, name in found if digest is not None}
+
+    @property
+    def about(self) -> set[bytes] | None:
+        """Execution ids that it was opened with or planned; None where its opening is lost."""
+        opened = self.first("campaign")
+        if opened is None:
+            return None
+        named = opened.body.get("contracts", [])
+        ids = {_digest(item) for item in named if isinstance(item, dict)}
+        return {digest for digest in ids if digest is not None} | {d for d, _ in self.planned}
+
+    def _of(self, kind: str) -> list[Entry]:
+        return [e for e in self.entries if e.kind == kind]
+
     def first(self, kind: str) -> Entry | None:
         """Its first entry of a kind."""
-        return next((e for e in self.entries if e.kind == kind), None)
+        return next(iter(self._of(kind)), None)
+
+
+def planned(chains: Iterable[Chain]) -> set[tuple[bytes, str]]:
+    """(execution id, name) of every contract that anybody planned an attempt of."""
+    return {each for chain in chains for each in chain.planned}
+
+
+def _digest(body: Mapping[str, Any]) -> bytes | None:
+    """The execution id in a body; None for what is none."""
+    try:
+        return from_text(body.get("execution_id", ""))
+    except (TypeError, ValueError, AttributeError):
+        return None
 
 
 @dataclass
@@ -48,6 +81,11 @@ class Story:
     def accepted(self) -> Entry | None:
         """The entry that accepted it."""
         return next((e for e in self.entries if e.kind == "accepted"), None)
+
+    @property
+    def execution_id(self) -> bytes | None:
+        """As it was planned."""
+        return next((_digest(e.body) for e in self.entries if e.kind == "planned"), None)
 
     def digest(self) -> str:
         """Changes when anything is said about the attempt that was not said before."""
@@ -67,17 +105,26 @@ def _pieces(entry: Entry) -> Iterator[bytes | memoryview]:
         yield from (memoryview(ids.ends), memoryview(ids.text))
 
 
-def read_chains(landing: Landing) -> list[Chain]:
-    """Every campaign, sorted by name."""
+def read_chains(landing: Landing, heads: Heads) -> list[Chain]:
+    """Every campaign, sorted by name, held against what was seen of it before."""
     found = altered(landing)
-    return [_read(landing, campaign, found) for campaign in ledger.campaigns(landing)]
+    return [_read(landing, campaign, found, heads) for campaign in ledger.campaigns(landing)]
 
 
-def stories(landing: Landing, chains: Sequence[Chain]) -> list[Story]:
-    """Every planned attempt in the order planned, then every folder that nobody planned."""
+def stories(
+    landing: Landing, chains: Sequence[Chain], unfounded: Mapping[bytes, str]
+) -> list[Story]:
+    """Every planned attempt in the order planned, then every folder that nobody planned.
+
+    ``unfounded``: execution id -> why nobody can say what it stands for.
+    """
     told: dict[str, Story] = {}
     for chain in chains:
         _tell(chain, told)
+    for story in told.values():
+        words = unfounded.get(story.execution_id or b"")
+        if words is not None and story.fault is None:
+            story.fault = _altered(words)
     for attempt in landing.attempts():
         told.setdefault(attempt, Story(attempt))
     for entry in _pruned(chains):
@@ -98,15 +145,16 @@ def _pruned(chains: Iterable[Chain]) -> Iterator[Entry]:
 
 
 def _altered(words: str) -> Cause:
-    """An object that changed at its source after it was mirrored; what was mirrored is kept."""
-    return Cause("evidence-altered", words, {"original_kept": True})
+    """An object changed at its source after it was mirrored, and what was mirrored is kept; or what
+    the execution id stands for is lost. The rows themselves are as they were written."""
+    return Cause("evidence-altered", words, IN_LANDING | {"original_kept": True})
 
 
 def _tell(chain: Chain, told: dict[str, Story]) -> None:
     planned = {e.attempt for e in chain.entries if e.kind == "planned"}
     for attempt in planned & told.keys():
         where = f"planned by {told[attempt].entries[0].campaign} and by {chain.campaign}"
-        told[attempt].fault = Cause("duplicate-attempt", where)
+        told[attempt].fault = Cause("duplicate-attempt", where, dict(IN_LANDING))
     mine: dict[str, list[Entry]] = {}
     for entry in chain.entries:
         if entry.attempt in planned:
@@ -117,12 +165,14 @@ def _tell(chain: Chain, told: dict[str, Story]) -> None:
         told[attempt] = Story(attempt, [*mine[attempt], *before], chain.fault)
 
 
-def _read(landing: Landing, campaign: str, found: Mapping[str, str]) -> Chain:
+def _read(landing: Landing, campaign: str, found: Mapping[str, str], heads: Heads) -> Chain:
     mine = [words for name, words in found.items() if name.startswith(f"ledger/{campaign}/")]
     fault = _altered(mine[0]) if mine else None
     head = from_text(ledger.chain_head(landing, campaign))
     try:
-        return Chain(campaign, ledger.read_chain(landing, campaign), head, fault)
+        entries = ledger.read_chain(landing, campaign)
+        ledger.require_prefix(landing, campaign, *heads.get(campaign, (0, ledger.START)))
+        return Chain(campaign, entries, head, fault)
     except EvidenceError as error:
         entries = ledger.salvage(landing, campaign)
-        return Chain(campaign, entries, head, Cause(error.code, error.text))
+        return Chain(campaign, entries, head, Cause(error.code, error.text, dict(IN_LANDING)))

@@ -18,21 +18,27 @@ import fleet
 from fleet.contract.canonical import sha256, to_text
 from fleet.errors import EvidenceError, StoreError
 from fleet.evidence import ledger, retractions
+from fleet.evidence.contracts import KeptContracts, read_contracts
 from fleet.evidence.landing import Landing
+from fleet.evidence.ledger import Heads
 from fleet.evidence.manifest import Manifest
 from fleet.evidence.mirror import altered
 from fleet.evidence.retired import SUMMARY
 from fleet.evidence.summarise import summarise
 from fleet.evidence.summary import AttemptSummary
-from fleet.store import write
-from fleet.store.chains import Chain, Story, read_chains, stories
+from fleet.store import queries, write
+from fleet.store.chains import Chain, Story, planned, read_chains, stories
 from fleet.store.hashes import classify_parts, load_hashes
 from fleet.store.heap import release_freed
-from fleet.store.open import Store, transaction
+from fleet.store.open import Store, accept, lost, refuse, transaction
+from fleet.store.seal import ATTEMPTS, FACTS, TABLES, seal, seal_attempt
 from fleet.store.views import replace_landing_views
 
 OnAttempt = Callable[[int, int], None]
 """Called after each attempt with (done, total)."""
+
+
+NOTHING_SEEN: Heads = {}
 
 
 @dataclass(frozen=True)
@@ -48,15 +54,27 @@ class IngestReport:
     warnings: tuple[str, ...]
 
 
-def ingest(store: Store, landing: Landing, on_attempt: OnAttempt | None = None) -> IngestReport:
+def ingest(
+    store: Store, landing: Landing, on_attempt: OnAttempt | None = None, heads: Heads = NOTHING_SEEN
+) -> IngestReport:
     """Take in what is new or changed.
+
+    Args:
+        store: opened for writing.
+        landing: the evidence.
+        on_attempt: told of progress.
+        heads: how far its chains went when another store saw it.
 
     Raises:
         StoreError: an attempt that this version cannot store, a store that refuses the write, or a
-            landing that lacks attempts the store knows: evidence never disappears in silence.
+            landing that lacks chains or attempts the store knows: evidence never disappears in
+            silence, and nothing is derived from the store until it is back.
     """
-    chains = read_chains(landing)
-    told = stories(landing, chains)
+    heads = queries.heads(store.con) | heads
+    require_no_chain_gone(store, landing, heads)
+    chains = read_chains(landing, heads)
+    kept = read_contracts(landing, {digest for digest, _ in planned(chains)})
+    told = stories(landing, chains, kept.faults)
     known = dict(store.con.execute("SELECT attempt, seen FROM attempts").fetchall())
     _require_nothing_gone(store, landing, known.keys() - {story.attempt for story in told})
     count = Counter[str]()
@@ -69,7 +87,7 @@ def ingest(store: Store, landing: Landing, on_attempt: OnAttempt | None = None) 
             count["changed" if story.attempt in known else "new"] += 1
         if on_attempt is not None:
             on_attempt(done, len(told))
-    faults = [*_finish(store, landing, chains), *altered(landing).values()]
+    faults = [*_finish(store, landing, chains, kept, heads), *altered(landing).values()]
     release_freed()
     return IngestReport(
         campaigns=len(chains),
@@ -80,6 +98,19 @@ def ingest(store: Store, landing: Landing, on_attempt: OnAttempt | None = None) 
         rows=count["rows"],
         warnings=(*(f"campaign {c.campaign}: {c.fault}" for c in chains if c.fault), *faults),
     )
+
+
+def require_no_chain_gone(store: Store, landing: Landing, heads: Heads) -> None:
+    """A campaign that was changed is VOID; of one that is gone nobody can say what it was about,
+    and what other chains hold stands nowhere else."""
+    mine = set(ledger.campaigns(landing))
+    for name, head in heads.items():
+        try:
+            if name not in mine:
+                ledger.require_prefix(landing, name, *head)
+        except EvidenceError as error:
+            refuse(store, error.text)
+            raise lost(store.path, error.text) from error
 
 
 def _require_nothing_gone(store: Store, landing: Landing, gone: Collection[str]) -> None:
@@ -109,7 +140,10 @@ def _take(store: Store, landing: Landing, story: Story, seen: str) -> int:
         if manifest is not None:
             write.insert_facts(store.con, manifest)
             write.insert_trace(store.con, key, manifest)
-        return load_hashes(store.con, key, story.attempt, parts)
+        rows = load_hashes(store.con, key, story.attempt, parts)
+        seal_attempt(store.con, key)
+        seal(store.con, (ATTEMPTS, *FACTS))
+    return rows
 
 
 def _summarise(landing: Landing, story: Story) -> AttemptSummary:
@@ -164,19 +198,26 @@ def _stat(path: Path) -> tuple[str, int, int, int] | None:
     return path.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _finish(store: Store, landing: Landing, chains: Sequence[Chain]) -> list[str]:
+def _finish(
+    store: Store, landing: Landing, chains: Sequence[Chain], kept: KeptContracts, heads: Heads
+) -> list[str]:
     """What is small is written anew: campaigns, contracts, views over the landing."""
-    bodies, faults = _contracts(landing)
     withdrawn = retractions.read(landing)
-    faults += [
+    told = {chain.fault.text for chain in chains if chain.fault} | set(kept.faults.values())
+    faults = [
+        *kept.faults.values(),
+        *(f"attempt {a}: {text}" for a, text in queries.altered(store.con) if text not in told),
         *(f"retraction of {r.attempt} in {r.chain}: {r.fault}" for r in withdrawn if r.fault),
         *_broken(landing),
     ]
     with transaction(store, "campaigns"):
         write.replace_campaigns(store.con, chains)
-        write.replace_contracts(store.con, chains, bodies)
+        write.replace_contracts(store.con, chains, kept.bodies)
         write.replace_retractions(store.con, withdrawn)
         write.drop_unused_facts(store.con)
+        write.replace_heads(store.con, _heads(landing, chains, heads))
+        accept(store)
+        seal(store.con, TABLES)
         replace_landing_views(store.con, landing)
     return faults
 
@@ -190,9 +231,7 @@ def _broken(landing: Landing) -> Iterator[str]:
             yield f"chain {name}: {error}"
 
 
-def _contracts(landing: Landing) -> tuple[dict[bytes, dict[str, object]], list[str]]:
-    """What execution ids stand for: shown to people, read by no verdict."""
-    try:
-        return landing.contracts(), []
-    except ValueError as error:
-        return {}, [f"contracts: {error}"]
+def _heads(landing: Landing, chains: Sequence[Chain], before: Heads) -> Heads:
+    """As far as the chains go now; of one that was changed, as far as it went before."""
+    odd = {chain.campaign for chain in chains if chain.fault}
+    return ledger.heads_of(landing) | {n: head for n, head in before.items() if n in odd}

@@ -80,7 +80,18 @@ FROM attempts GROUP BY ALL;
 """What SQL can say honestly: counts and equal roots. ``records`` and ``margins`` read Parquet, so
 they are made by the ingester, which knows where the landing is."""
 
-MIGRATIONS: tuple[str, ...] = (_TABLES + _VIEWS,)
+_WITNESS = """
+CREATE TABLE heads(chain VARCHAR PRIMARY KEY, length INTEGER NOT NULL, head VARCHAR NOT NULL);
+ALTER TABLE campaigns ADD COLUMN about VARCHAR;
+ALTER TABLE attempts ADD COLUMN rows_seal VARCHAR;
+ALTER TABLE attempts ADD COLUMN seal VARCHAR;
+DELETE FROM attempts; DELETE FROM summaries; DELETE FROM hashes; DELETE FROM parts;
+DELETE FROM traces;
+"""
+"""``heads``: how far each chain of the landing went when it was last seen. ``about``: execution ids
+of a campaign as JSON. ``seal``: see ``fleet.store.seal``; what has none is taken in again."""
+
+MIGRATIONS: tuple[str, ...] = (_TABLES + _VIEWS, _WITNESS)
 """Migration n (from 1) brings a store from schema n - 1 to n. Append only."""
 
 SCHEMA = len(MIGRATIONS)

@@ -23,6 +23,7 @@ import duckdb
 
 from fleet.errors import StoreBusy, StoreError
 from fleet.store.migrations import SCHEMA, migrate, require_known, schema_of
+from fleet.store.seal import TABLES, require_sealed, seal
 
 Connection = duckdb.DuckDBPyConnection
 
@@ -102,7 +103,9 @@ def open_writer(path: Path, create: bool = True, wait_s: float = 0.0) -> Store:
     _make_folder(path)
     store = Store(path, _connect_patiently(path, wait_s))
     try:
-        migrate(store.con)
+        if migrate(store.con) < SCHEMA:
+            seal(store.con, TABLES)
+        require_sealed(store.con, str(path))
     except StoreError:
         store.close()
         raise
@@ -139,6 +142,7 @@ def open_reader(path: Path, trusted: Mapping[str, str] | None = None) -> Store:
     store = Store(chosen, _connect(chosen, read_only=True))
     try:
         _require_current(store)
+        _require_whole(store)
         if trusted:
             store.con.execute(f"SET VARIABLE {TRUSTED} = {quoted(json.dumps(dict(trusted)))}")
     except StoreError:
@@ -148,8 +152,9 @@ def open_reader(path: Path, trusted: Mapping[str, str] | None = None) -> Store:
 
 
 @contextmanager
-def hold(path: Path) -> Iterator[None]:
-    """Keep other writers out of a store that is about to be replaced, damaged or not.
+def hold(path: Path) -> Iterator[Store | None]:
+    """Keep other writers out of a store that is about to be replaced, damaged or not. None where
+    there is none that can be opened.
 
     Raises:
         StoreError: another process has it open, or it is something else than a store.
@@ -159,7 +164,7 @@ def hold(path: Path) -> Iterator[None]:
     try:
         if con is not None:
             schema_of(con)
-        yield
+        yield None if con is None else Store(path, con)
     finally:
         if con is not None:
             con.close()
@@ -327,6 +332,38 @@ def _reason(error: Exception) -> str:
 
 def _missing(path: Path) -> StoreError:
     return StoreError(str(path), "", "a store", "none", "fleet store ingest")
+
+
+REFUSED = "refused"
+"""Key in ``meta``: why nothing may be derived from this store. Set when its landing was found to
+have lost what the store had seen of it, until it has it again."""
+
+
+def refuse(store: Store, what: str) -> None:
+    """Let no reader have this store, nor its snapshot, until an ingest succeeds."""
+    with transaction(store, "a refusal"):
+        store.con.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [REFUSED, what])
+    if snapshot_path(store.path).exists():
+        publish(store)
+
+
+def accept(store: Store) -> None:
+    """Take a refusal back, inside a transaction."""
+    store.con.execute("DELETE FROM meta WHERE key = ?", [REFUSED])
+
+
+def _require_whole(store: Store) -> None:
+    require_sealed(store.con, str(store.path))
+    found = store.con.execute("SELECT value FROM meta WHERE key = ?", [REFUSED]).fetchone()
+    if found is not None:
+        raise lost(store.path, str(found[0]))
+
+
+def lost(path: Path, what: str) -> StoreError:
+    """The landing does not hold any more what this store saw in it."""
+    shown = path.with_name(path.name.removesuffix(SNAPSHOT))
+    fix = f"put it back and run fleet store ingest; to begin anew without it, move {shown} away"
+    return StoreError(str(shown), "", "a landing that keeps what it held", what, fix)
 
 
 def _require_current(store: Store) -> None:

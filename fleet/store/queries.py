@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fleet.contract.canonical import from_text, to_text
+from fleet.evidence.ledger import Heads
 from fleet.evidence.summary import AttemptSummary, Withdrawal
 from fleet.store.open import TRUSTED, Connection
 
@@ -27,13 +28,15 @@ class ContractRow:
 
 @dataclass(frozen=True)
 class CampaignRow:
-    """One ledger chain. ``fault`` says why it does not check."""
+    """One ledger chain. ``fault`` says why it does not check; ``about``: the execution ids that it
+    names, None when its opening is lost."""
 
     campaign: str
     opened_at_s: float | None
     closed_at_s: float | None
     argv: tuple[str, ...]
     fault: str | None
+    about: frozenset[str] | None
 
 
 @dataclass(frozen=True)
@@ -199,13 +202,34 @@ def contracts(con: Connection) -> list[ContractRow]:
 def campaigns(con: Connection) -> list[CampaignRow]:
     """Campaigns in the order they were opened; those without an opening last."""
     found = con.execute(
-        "SELECT id, opened_at_s, closed_at_s, argv, fault FROM campaigns "
+        "SELECT id, opened_at_s, closed_at_s, argv, fault, about FROM campaigns "
         "ORDER BY opened_at_s NULLS LAST, id"
     ).fetchall()
     return [
-        CampaignRow(name, opened, closed, tuple(json.loads(argv)) if argv else (), fault)
-        for name, opened, closed, argv, fault in found
+        CampaignRow(
+            name,
+            opened,
+            closed,
+            tuple(json.loads(argv)) if argv else (),
+            fault,
+            frozenset(json.loads(about)) if about else None,
+        )
+        for name, opened, closed, argv, fault, about in found
     ]
+
+
+def heads(con: Connection) -> Heads:
+    """How far each chain of the landing went when it was last seen."""
+    found = con.execute("SELECT chain, length, head FROM heads").fetchall()
+    return {name: (length, head) for name, length, head in found}
+
+
+def altered(con: Connection) -> list[tuple[str, str]]:
+    """(attempt, what of it is not as it was written)."""
+    return con.execute(
+        "SELECT attempt, cause_text FROM attempts WHERE state = 'VOID' AND "
+        "json_extract_string(summary, '$.cause.details.in_landing') = 'true' ORDER BY attempt"
+    ).fetchall()
 
 
 def controls(con: Connection, campaign: str | None = None) -> list[ControlRow]:

@@ -7,15 +7,16 @@ landing: it is handed everything that it writes.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fleet.contract.canonical import digest_json, from_text
+from fleet.contract.canonical import digest_json, from_text, to_text
+from fleet.evidence.ledger import Heads
 from fleet.evidence.manifest import Manifest
 from fleet.evidence.retractions import Retraction
 from fleet.evidence.statement import seconds
 from fleet.evidence.summary import AttemptSummary
-from fleet.store.chains import Chain
+from fleet.store.chains import Chain, planned
 from fleet.store.hashes import StoredPart
 from fleet.store.open import Connection
 
@@ -52,7 +53,8 @@ def insert_attempt(
         *(s.accepted_at_s, s.traced, as_json(s.vary), s.num_samples, s.rows, manifest_sha256),
         *(seen, as_json(s.to_json())),
     ]
-    con.execute(f"INSERT INTO attempts VALUES ({', '.join('?' * len(values))})", values)
+    marks = ", ".join("?" * len(values))
+    con.execute(f"INSERT INTO attempts SELECT {marks}, NULL, NULL", values)
 
 
 def insert_summaries(con: Connection, key: int, summary: AttemptSummary) -> None:
@@ -117,7 +119,7 @@ def replace_campaigns(con: Connection, chains: Sequence[Chain]) -> None:
     for chain in chains:
         opened, closed = chain.first("campaign"), chain.first("closed")
         con.execute(
-            "INSERT INTO campaigns VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO campaigns VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
                 chain.campaign,
                 opened.at_s if opened else None,
@@ -125,6 +127,7 @@ def replace_campaigns(con: Connection, chains: Sequence[Chain]) -> None:
                 as_json(opened.body.get("argv", [])) if opened else None,
                 chain.head,
                 str(chain.fault) if chain.fault else None,
+                None if chain.about is None else as_json(sorted(map(to_text, chain.about))),
             ],
         )
         for name in _controls(chain):
@@ -137,29 +140,22 @@ def _controls(chain: Chain) -> list[str]:
 
 
 def replace_contracts(
-    con: Connection, chains: Sequence[Chain], bodies: dict[bytes, dict[str, object]]
+    con: Connection, chains: Sequence[Chain], bodies: Mapping[bytes, Mapping[str, Any]]
 ) -> None:
     """Every name that a plan gave an execution id, with what the id stands for."""
-    named = {
-        (blob(e.body.get("execution_id", "")), str(e.body.get("contract", "")))
-        for chain in chains
-        for e in chain.entries
-        if e.kind == "planned"
-    }
     asked = _asked(chains)
     con.execute("DELETE FROM contracts")
-    for digest, name in named:
-        if digest is not None:
-            by_campaign = asked.get((digest, name), {})
-            newest = next(reversed(by_campaign.values()), None)
-            body = dict(bodies.get(digest, {})) | {"asked": newest}
-            controlled = {
-                chain.campaign: by_campaign[chain.campaign]
-                for chain in chains
-                if chain.campaign in by_campaign and name in _controls(chain)
-            }
-            body |= {"asked_as_control": controlled} if controlled else {}
-            con.execute("INSERT INTO contracts VALUES (?, ?, ?)", [digest, name, as_json(body)])
+    for digest, name in planned(chains):
+        by_campaign = asked.get((digest, name), {})
+        newest = next(reversed(by_campaign.values()), None)
+        body = dict(bodies.get(digest, {})) | {"asked": newest}
+        controlled = {
+            chain.campaign: by_campaign[chain.campaign]
+            for chain in chains
+            if chain.campaign in by_campaign and name in _controls(chain)
+        }
+        body |= {"asked_as_control": controlled} if controlled else {}
+        con.execute("INSERT INTO contracts VALUES (?, ?, ?)", [digest, name, as_json(body)])
 
 
 def _asked(chains: Sequence[Chain]) -> dict[tuple[bytes, str], dict[str, Any]]:
@@ -187,6 +183,13 @@ def _time_of(text: str) -> float:
         return seconds(text)
     except ValueError:
         return 0.0
+
+
+def replace_heads(con: Connection, heads: Heads) -> None:
+    """How far every chain goes, to hold the landing to when it is seen again."""
+    con.execute("DELETE FROM heads")
+    for name, (length, head) in heads.items():
+        con.execute("INSERT INTO heads VALUES (?, ?, ?)", [name, length, head])
 
 
 def drop_unused_facts(con: Connection) -> None:

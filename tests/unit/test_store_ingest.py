@@ -252,7 +252,8 @@ def test_a_broken_chain_makes_its_attempts_void_and_no_others(store: Store, tmp_
         "b": "VOID evidence-altered",
         "c": "LOST node-unreachable",
     }
-    assert len(report.warnings) == 1
+    (told,) = report.warnings
+    assert told.endswith("c1/000003.json: not in canonical form")
     assert queries.campaigns(store.con)[0].fault is not None
 
 
@@ -263,17 +264,30 @@ def test_a_missing_entry_loses_no_attempt(store: Store, tmp_path: Path) -> None:
     assert ends(store) == {"a": "VOID ledger-gap", "b": "VOID ledger-gap"}
 
 
-def test_evidence_that_left_the_landing_stops_the_ingest_until_a_rebuild(
+def test_evidence_that_left_the_landing_stops_all_until_it_is_back(
     store: Store, tmp_path: Path
 ) -> None:
     landing = landing_of(tmp_path, A, replace(B, campaign="c2", unit="unit-1"))
     ingest(store, landing)
-    shutil.rmtree(chain_folder(landing, "c2"))
+    chain, away = chain_folder(landing, "c2"), tmp_path / "away"
+    chain.rename(away)
     shutil.rmtree(landing.attempt(B.attempt))
-    with pytest.raises(StoreError, match="1 attempts that are not there"):
+    gone = pytest.raises(StoreError, match=r"c2/000007\.json: gone")
+    with gone:
         ingest(store, landing)
     assert set(ends(store)) == {"a", "b"}
     store.close()
+    with gone:
+        rebuild(store.path, landing)
+    with gone:
+        open_reader(store.path)
+    away.rename(chain)
+    with open_writer(store.path) as again:
+        ingest(again, landing)
+    with open_reader(store.path) as reader:
+        assert ends(reader) == {"a": "COMPLETE", "b": "VOID evidence-altered"}
+    shutil.rmtree(chain)
+    store.path.rename(tmp_path / "old.duckdb")
     rebuild(store.path, landing)
     with open_reader(store.path) as fresh:
         assert ends(fresh) == {"a": "COMPLETE"}
@@ -284,7 +298,7 @@ def test_facts_and_names_can_be_read_back(store: Store, tmp_path: Path) -> None:
     landing = landing_of(tmp_path, A, replace(B, contract="other", facts=(("driver", "580"),)))
     ingest(store, landing)
     assert [row.name for row in queries.contracts(store.con)] == ["other", "toy"]
-    assert queries.contracts(store.con)[1].body == {"contract": "toy", "asked": asked_for(A)}
+    assert queries.contracts(store.con)[1].body == A.body | {"asked": asked_for(A)}
     drivers = {p["facts"]["driver"] for p in queries.platforms(store.con).values()}
     assert drivers == {"580", "not applicable"}
     (campaign,) = queries.campaigns(store.con)
@@ -348,5 +362,7 @@ def test_a_contract_body_that_does_not_read_is_a_warning(store: Store, tmp_path:
     landing = landing_of(tmp_path, A)
     (landing.root / "contracts" / f"{A.contract_id.hex()}.json").write_text("{")
     report = ingest(store, landing)
-    assert report.warnings[0].startswith("contracts:")
+    words = f"contracts/{A.contract_id.hex()}.json: not what its name is the digest of"
+    assert report.warnings == (words,)
+    assert ends(store) == {"a": "VOID evidence-altered"}
     assert queries.contracts(store.con)[0].body == {"asked": asked_for(A)}

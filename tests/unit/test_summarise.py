@@ -117,7 +117,7 @@ def test_two_ends_are_no_end(tmp_path: Path) -> None:
 def test_an_accepted_attempt_whose_manifest_is_gone_is_void(tmp_path: Path) -> None:
     landing = landed(tmp_path)
     landing.manifest(A.attempt).unlink()
-    void(landing, "evidence-altered", "manifest is gone")
+    void(landing, "evidence-altered", "manifest.json is gone")
 
 
 @pytest.mark.parametrize(

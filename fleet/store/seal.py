@@ -1,0 +1,97 @@
+"""Seals: a digest over all that verdicts are derived from in a store, set by whoever wrote it.
+
+Each attempt has one over its own few rows, and one over its narrow rows, which is looked at only
+when these are compared; ``meta`` holds one for all attempts and one for each small table. So a
+table that somebody edited is refused before anything is derived from it. A seal is no signature:
+who sets it anew is believed until ``fleet store verify`` derives everything from the landing.
+
+Knows no landing and no verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import duckdb
+
+from fleet.errors import StoreError
+
+ATTEMPTS = "attempts"
+FACTS = ("platforms", "units")
+SMALL = ("campaigns", "controls", "contracts", "retractions", "heads")
+TABLES = (ATTEMPTS, *FACTS, *SMALL)
+
+_OF_ATTEMPTS = """
+SELECT key, sha256(string_agg(line, '' ORDER BY line)) AS seal FROM (
+SELECT key, sha256('attempts' || to_json(t)) AS line
+FROM (SELECT * EXCLUDE (seal) FROM attempts {where_key}) t
+UNION ALL SELECT attempt, sha256('summaries' || to_json(t)) FROM summaries t {where}
+UNION ALL SELECT attempt, sha256('parts' || to_json(t)) FROM parts t {where}
+UNION ALL SELECT attempt, sha256('traces' || to_json(t)) FROM traces t {where}
+) GROUP BY key
+"""
+_OF_TABLE = """
+SELECT sha256(coalesce(string_agg(line, '' ORDER BY line), ''))
+FROM (SELECT sha256(to_json(t)::VARCHAR) AS line FROM {table} t)
+"""
+_OF_ROWS = """
+SELECT count(*) || ' ' || coalesce(sum(hash(part, row, arm, position, sample_id, batch_ordinal,
+unparsed, input, settings, prediction, tokens, logits)::HUGEINT), 0)
+FROM hashes WHERE attempt = ?
+"""
+_ALL = "SELECT sha256(coalesce(string_agg(seal, '' ORDER BY key), '')) FROM "
+
+
+def seal_attempt(con: duckdb.DuckDBPyConnection, key: int) -> None:
+    """After everything of one attempt was written."""
+    (rows,) = con.execute(_OF_ROWS, [key]).fetchall()[0]
+    con.execute("UPDATE attempts SET rows_seal = ? WHERE key = ?", [rows, key])
+    sql = _OF_ATTEMPTS.format(where_key=f"WHERE key = {key}", where=f"WHERE attempt = {key}")
+    ((_, seal),) = con.execute(sql).fetchall()
+    con.execute("UPDATE attempts SET seal = ? WHERE key = ?", [seal, key])
+
+
+def seal(con: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> None:
+    """In the transaction that wrote them."""
+    for table in tables:
+        found = _read(con, table, "attempts")
+        con.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [f"seal {table}", found])
+
+
+def require_sealed(con: duckdb.DuckDBPyConnection, where: str) -> None:
+    """Nothing but a writer of this product wrote what verdicts are derived from.
+
+    Raises:
+        StoreError: a table was edited, or another version of DuckDB sealed it.
+    """
+    sealed = dict(con.execute("SELECT key, value FROM meta").fetchall())
+    derived = f"({_OF_ATTEMPTS.format(where_key='', where='')})"
+    for table in TABLES:
+        if sealed.get(f"seal {table}") != _read(con, table, derived):
+            raise _edited(where, table)
+
+
+def require_rows(con: duckdb.DuckDBPyConnection, where: str, attempts: Iterable[str]) -> None:
+    """The narrow rows of these attempts are as they were loaded.
+
+    Raises:
+        StoreError: they were edited.
+    """
+    for attempt in attempts:
+        sql = "SELECT key, rows_seal FROM attempts WHERE attempt = ?"
+        for key, sealed in con.execute(sql, [attempt]).fetchall():
+            if con.execute(_OF_ROWS, [key]).fetchall() != [(sealed,)]:
+                raise _edited(where, f"hashes of attempt {attempt}")
+
+
+def _read(con: duckdb.DuckDBPyConnection, table: str, attempts: str) -> str:
+    """With DuckDB's version: it decides how values are written and hashed."""
+    sql = _ALL + attempts if table == ATTEMPTS else _OF_TABLE.format(table=table)
+    (found,) = con.execute(sql).fetchall()[0]
+    return f"{duckdb.__version__} {found}"
+
+
+def _edited(where: str, what: str) -> StoreError:
+    expected = "what the ingester wrote, under this version of DuckDB"
+    fix = "fleet store rebuild makes it anew from the landing"
+    return StoreError(where, what, expected, "something else", fix)
