@@ -1,4 +1,4 @@
-"""``fleet store``: ingest, rebuild, snapshot, prune. Verbs as thin as those of the command line.
+"""``fleet store``: its verbs, as thin as those of the command line.
 
 Holds no rule: the store is derived from the landing, and each verb calls the room that does it.
 """
@@ -13,7 +13,7 @@ import typer
 from fleet.options import Json, Where, grouped
 from fleet.report.screen import emit, progress
 
-store_app = typer.Typer(help="Ingest, rebuild, snapshot or prune.", no_args_is_help=True)
+store_app = typer.Typer(help="Ingest, rebuild, verify, snapshot or prune.", no_args_is_help=True)
 
 
 @store_app.command("ingest")
@@ -43,6 +43,24 @@ def store_rebuild(where: Where, as_json: Json = False) -> None:
         with open_writer(where.store) as writer:
             publish(writer)
     _print_report(report, as_json)
+
+
+@store_app.command("verify")
+@grouped
+def store_verify(where: Where, as_json: Json = False) -> None:
+    """Derive everything anew from the landing and compare; exits 3 where the store differs."""
+    from fleet.store.verify import differences
+
+    with progress("deriving everything anew"):
+        found = list(differences(where.store, where.pulled()))
+    if as_json:
+        told = [{"table": table, "about": name} for table, name in found]
+        emit({"schema": 1, "differences": told})
+    else:
+        for table, name in found:
+            print(f"{table}: {name}: not what the landing says")
+        print("next: fleet store rebuild" if found else "the store says what the landing says")
+    raise typer.Exit(3 if found else 0)
 
 
 @store_app.command("snapshot")

@@ -3,7 +3,8 @@
 One write-once object per entry, ``ledger/<campaign>/<seq>.json``, holding the digest of the one
 before: one hash chain per campaign. Every planned attempt ends in exactly one of ``accepted`` (its
 manifest closed it; COMPLETE, VOID or FAILED) or ``given_up`` (FAILED: death observed, or LOST: not
-observed; with the digests of the parts that had landed, whose rows may show a difference). A gap is VOID. Times live here, so that a rebuild keeps ages.
+observed; with the digests of the parts that had landed, whose rows may show a difference). A gap is
+VOID. Times live here, so that a rebuild keeps ages.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ def read_chain(landing: Landing, campaign: str) -> list[Entry]:
         data = path.read_bytes()
         entry = _parse(path, data)
         if (entry.campaign, entry.seq, path.stem) != (campaign, seq, f"{seq:06d}"):
-            raise EvidenceError("ledger-gap", f"{path}: entry {seq} of {campaign} is missing")
+            missing = f"{path.with_name(f'{seq:06d}.json')}: entry {seq} of {campaign} is missing"
+            raise EvidenceError("ledger-gap", missing)
         if entry.previous != head:
             words = f"{before or path}: the chain is broken before {path.name}"
             raise EvidenceError("evidence-altered", words)

@@ -136,18 +136,39 @@ def open_reader(path: Path, trusted: Mapping[str, str] | None = None) -> Store:
     Raises:
         StoreError: missing, locked by a writer, unreadable, or of another schema.
     """
+    store = open_unchecked(path)
+    with _closed_on_error(store):
+        _require_whole(store)
+        if trusted:
+            store.con.execute(f"SET VARIABLE {TRUSTED} = {quoted(json.dumps(dict(trusted)))}")
+    return store
+
+
+@contextmanager
+def _closed_on_error(store: Store) -> Iterator[None]:
+    """A block that was damaged shows when it is read, not when the file is opened."""
+    try:
+        yield
+    except StoreError:
+        store.close()
+        raise
+    except duckdb.Error as error:
+        store.close()
+        raise _explain(store.path, str(error)) from error
+
+
+def open_unchecked(path: Path) -> Store:
+    """What readers open, whatever is in it: for whoever compares it with its landing.
+
+    Raises:
+        StoreError: missing, locked by a writer, unreadable, or of another schema.
+    """
     chosen = snapshot_path(path) if snapshot_path(path).exists() else path
     if not chosen.exists():
         raise _missing(path)
     store = Store(chosen, _connect(chosen, read_only=True))
-    try:
+    with _closed_on_error(store):
         _require_current(store)
-        _require_whole(store)
-        if trusted:
-            store.con.execute(f"SET VARIABLE {TRUSTED} = {quoted(json.dumps(dict(trusted)))}")
-    except StoreError:
-        store.close()
-        raise
     return store
 
 

@@ -10,7 +10,8 @@ Knows no landing and no verdict.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import duckdb
 
@@ -34,11 +35,12 @@ _OF_TABLE = """
 SELECT sha256(coalesce(string_agg(line, '' ORDER BY line), ''))
 FROM (SELECT sha256(to_json(t)::VARCHAR) AS line FROM {table} t)
 """
-_OF_ROWS = """
-SELECT count(*) || ' ' || coalesce(sum(hash(part, row, arm, position, sample_id, batch_ordinal,
-unparsed, input, settings, prediction, tokens, logits)::HUGEINT), 0)
-FROM hashes WHERE attempt = ?
-"""
+NARROW_ROWS = (
+    "count(*) || ' ' || coalesce(sum(hash(part, row, arm, position, sample_id, batch_ordinal, "
+    "unparsed, input, settings, prediction, tokens, logits)::HUGEINT), 0)"
+)
+"""Of any rows of ``hashes``: their number, and a sum that no order changes."""
+_OF_ROWS = f"SELECT {NARROW_ROWS} FROM hashes WHERE attempt = ?"
 _ALL = "SELECT sha256(coalesce(string_agg(seal, '' ORDER BY key), '')) FROM "
 
 
@@ -67,7 +69,9 @@ def require_sealed(con: duckdb.DuckDBPyConnection, where: str) -> None:
     sealed = dict(con.execute("SELECT key, value FROM meta").fetchall())
     derived = f"({_OF_ATTEMPTS.format(where_key='', where='')})"
     for table in TABLES:
-        if sealed.get(f"seal {table}") != _read(con, table, derived):
+        with _readable(where, table):
+            found = _read(con, table, derived)
+        if sealed.get(f"seal {table}") != found:
             raise _edited(where, table)
 
 
@@ -78,10 +82,13 @@ def require_rows(con: duckdb.DuckDBPyConnection, where: str, attempts: Iterable[
         StoreError: they were edited.
     """
     for attempt in attempts:
+        what = f"hashes of attempt {attempt}"
         sql = "SELECT key, rows_seal FROM attempts WHERE attempt = ?"
-        for key, sealed in con.execute(sql, [attempt]).fetchall():
-            if con.execute(_OF_ROWS, [key]).fetchall() != [(sealed,)]:
-                raise _edited(where, f"hashes of attempt {attempt}")
+        with _readable(where, what):
+            sealed = con.execute(sql, [attempt]).fetchall()
+            found = [(key, *con.execute(_OF_ROWS, [key]).fetchall()[0]) for key, _ in sealed]
+        if found != sealed:
+            raise _edited(where, what)
 
 
 def _read(con: duckdb.DuckDBPyConnection, table: str, attempts: str) -> str:
@@ -91,7 +98,15 @@ def _read(con: duckdb.DuckDBPyConnection, table: str, attempts: str) -> str:
     return f"{duckdb.__version__} {found}"
 
 
-def _edited(where: str, what: str) -> StoreError:
+@contextmanager
+def _readable(where: str, what: str) -> Iterator[None]:
+    """A block that was damaged shows when it is read, not when the file is opened."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise _edited(where, what, str(error).splitlines()[0]) from error
+
+
+def _edited(where: str, what: str, got: str = "something else") -> StoreError:
     expected = "what the ingester wrote, under this version of DuckDB"
-    fix = "fleet store rebuild makes it anew from the landing"
-    return StoreError(where, what, expected, "something else", fix)
+    return StoreError(where, what, expected, got, "fleet store rebuild, from the landing alone")
