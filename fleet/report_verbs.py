@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 import webbrowser
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fleet.errors import UsageError
+from fleet.evidence.whole import replaced
 from fleet.options import Narrow, Where, grouped, writable_file
 
 if TYPE_CHECKING:
@@ -122,12 +122,10 @@ def write_whole(target: Path, text: str) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(target)
+        with replaced(target) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         got = error.strerror or str(error)
         raise UsageError(
             str(target), "--output", "a file that can be written", got, "another"

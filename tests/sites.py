@@ -6,6 +6,7 @@ Replays are small and run in the test's process; everything else is the product'
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +43,15 @@ class Site:
         return code, out, err
 
     def certify(self, *more: str, script: Script | None = None) -> tuple[int, str, str]:
+        return self.replayed("certify", "toy", *more, script=script)
+
+    def replayed(self, *argv: str, script: Script | None = None) -> tuple[int, str, str]:
+        """A verb that starts replays."""
         launcher = FakeLauncher(script=script or {})
         self.patch.setattr(
             "fleet.schedule.cluster.RayCluster", lambda *given: nullcontext(launcher)
         )
-        return self.fleet("certify", "toy", *more)
+        return self.fleet(*argv)
 
     def status(self) -> dict[str, Any]:
         """All that a status says, but for the time that passed."""
@@ -70,6 +75,30 @@ def new_site(
         patch.delenv(name, raising=False)
     write_configs(root / "configs")
     return Site(root, patch, capture, landing)
+
+
+@pytest.fixture
+def home(
+    campaigned: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> Site:
+    """A site in which ``toy`` PASSes, with the key pair ``mine``, which it trusts."""
+    for name in ("FLEET_SIGNING_KEY", "FLEET_TRUSTED_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+    shutil.copytree(campaigned, tmp_path / "home")
+    site = new_site(tmp_path / "home", monkeypatch, capfd, "var/landing")
+    with_key(site)
+    return site
+
+
+def with_key(site: Site) -> None:
+    """A new key pair ``mine``, declared in the site's config folder."""
+    keygen = ("certificate", "keygen", "--out", "mine", "--name", "release team")
+    code, out, err = site.fleet(*keygen)
+    assert code == 0, err
+    (site.root / "configs" / "keys").write_text(out.splitlines()[-1] + "\n")
 
 
 def reason(status: dict[str, Any]) -> str:

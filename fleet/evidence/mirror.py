@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from fleet.errors import StoreError, UsageError
 from fleet.evidence.landing import FORMAT, OWN, Landing, write_once
 from fleet.evidence.remote import Remote, Stamp, require_url
 from fleet.evidence.retired import retired
+from fleet.evidence.whole import replaced
 
 AT_A_TIME = 16
 """Objects fetched side by side: most are small, and a request waits more than it moves."""
@@ -179,19 +179,16 @@ class _Mirror:
     def _fetch(self, name: str, stamp: Stamp) -> bool:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
         try:
-            self.remote.fetch(name, temporary)
-            got = temporary.stat().st_size
-            if got != stamp.num_bytes:
-                expected = f"{stamp.num_bytes} bytes, as listed"
-                again = "fleet store ingest, again"
-                raise StoreError(f"{self.remote.url}/{name}", "", expected, str(got), again)
-            temporary.replace(path)
+            with replaced(path) as unfinished:
+                self.remote.fetch(name, unfinished)
+                got = unfinished.stat().st_size
+                if got != stamp.num_bytes:
+                    expected = f"{stamp.num_bytes} bytes, as listed"
+                    again = "fleet store ingest, again"
+                    raise StoreError(f"{self.remote.url}/{name}", "", expected, str(got), again)
         except FileNotFoundError:
             return False  # deleted since it was listed
-        finally:
-            temporary.unlink(missing_ok=True)
         local = _local(path)
         assert local is not None
         self.seen.setdefault(name, (stamp, local))
@@ -201,13 +198,8 @@ class _Mirror:
     def write_seen(self) -> None:
         """In one step: an interrupted pull leaves the old one, and fetches nothing twice."""
         body = {name: [*stamp, *local] for name, (stamp, local) in self.seen.items()}
-        path = self.root / OWN / "seen.json"
-        temporary = path.with_name(f".seen.{secrets.token_hex(6)}")
-        try:
-            temporary.write_text(json.dumps(body), encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replaced(self.root / OWN / "seen.json") as unfinished:
+            unfinished.write_text(json.dumps(body), encoding="utf-8")
 
 
 def _require_landing(landing: Landing, remote: Remote) -> None:

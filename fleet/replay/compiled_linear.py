@@ -22,6 +22,7 @@ from torch import nn
 
 from fleet.contract.canonical import sha256
 from fleet.errors import AttemptFailed
+from fleet.evidence.whole import replaced
 
 FOLDER = "TORCH_EXTENSIONS_DIR"
 """Where torch keeps what it compiles: torch.utils.cpp_extension, "TORCH_EXTENSIONS_DIR"."""
@@ -120,12 +121,11 @@ def compiled(name: str, cuts: Callable[[], list[int]], rows: int, folder: str) -
 def _compile(source: str, path: Path) -> None:
     """Whole or not at all: several processes may share the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    command = ["cc", "-O2", "-shared", "-fPIC", "-x", "c", "-", "-o", str(unfinished)]
-    try:
-        subprocess.run(command, input=source, text=True, capture_output=True, check=True)
-    except FileNotFoundError as error:
-        raise AttemptFailed("load-error", "cc, a C compiler, is not there") from error
-    except subprocess.CalledProcessError as error:
-        raise AttemptFailed("load-error", f"cc: {error.stderr}") from error
-    unfinished.replace(path)
+    with replaced(path) as unfinished:
+        command = ["cc", "-O2", "-shared", "-fPIC", "-x", "c", "-", "-o", str(unfinished)]
+        try:
+            subprocess.run(command, input=source, text=True, capture_output=True, check=True)
+        except FileNotFoundError as error:
+            raise AttemptFailed("load-error", "cc, a C compiler, is not there") from error
+        except subprocess.CalledProcessError as error:
+            raise AttemptFailed("load-error", f"cc: {error.stderr}") from error

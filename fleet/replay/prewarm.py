@@ -17,7 +17,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ from typing import Any
 
 from fleet.contract.canonical import digest_json
 from fleet.contract.vary import Own, batch_rows, varied_contract
+from fleet.evidence.whole import replaced
 from fleet.replay import caches, determinism, observe, pinned, probe
 from fleet.replay.engines.protocol import Prepared
 from fleet.replay.engines.registry import make_engine
@@ -62,9 +62,8 @@ def prewarm(task: ReplayTask) -> dict[str, Any]:
 
 def _note(mark: Path, there: dict[str, str]) -> None:
     mark.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = mark.with_suffix(f".{os.getpid()}")
-    unfinished.write_text(json.dumps(there, sort_keys=True))
-    unfinished.replace(mark)
+    with replaced(mark) as unfinished:
+        unfinished.write_text(json.dumps(there, sort_keys=True))
 
 
 def _mark(task: ReplayTask) -> Path:

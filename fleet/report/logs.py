@@ -8,17 +8,22 @@ from typing import Any
 
 from rich.console import Console
 
-from fleet.errors import UsageError
-from fleet.evidence.landing import Landing
+from fleet.errors import EvidenceError, UsageError
+from fleet.evidence.landing import Landing, file_sha256
+from fleet.evidence.manifest import Manifest
+
+STREAMS = ("stdout", "stderr")
 
 
 @dataclass(frozen=True)
 class Logs:
-    """Both streams, undecodable bytes replaced."""
+    """Both streams, undecodable bytes replaced; ``altered``: those that are not what the manifest
+    names. No verdict depends on them."""
 
     attempt: str
     stdout: str
     stderr: str
+    altered: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form."""
@@ -41,13 +46,26 @@ def read_logs(landing: Landing, beginning: str) -> Logs:
             "fleet status --json lists attempts",
         )
     folder = landing.attempt(found[0])
-    return Logs(found[0], _text(folder / "stdout.txt"), _text(folder / "stderr.txt"))
+    stdout, stderr = (_text(folder / f"{name}.txt") for name in STREAMS)
+    return Logs(found[0], stdout, stderr, _altered(landing, found[0]))
+
+
+def _altered(landing: Landing, attempt: str) -> tuple[str, ...]:
+    """None of a replay without a manifest: nobody says what it printed."""
+    try:
+        named = Manifest.from_bytes(landing.manifest(attempt).read_bytes()).logs
+    except (OSError, EvidenceError):
+        return ()
+    files = {name: landing.attempt(attempt) / f"{name}.txt" for name in STREAMS}
+    there = {name: file_sha256(path) for name, path in files.items() if path.exists()}
+    return tuple(name for name in STREAMS if there.get(name) != named.get(name))
 
 
 def print_logs(console: Console, logs: Logs) -> None:
     """For a person, each line as it was."""
     for name, text in (("stdout", logs.stdout), ("stderr", logs.stderr)):
-        console.print(f"--- {logs.attempt} {name}", highlight=False)
+        odd = " (altered: not what the manifest names)" if name in logs.altered else ""
+        console.print(f"--- {logs.attempt} {name}{odd}", highlight=False)
         console.print(text, highlight=False, soft_wrap=True)
 
 

@@ -261,7 +261,8 @@ def run_request(
     say: Say,
     follow: Follow | None = None,
 ) -> tuple[Campaign, list[AttemptEnd]]:
-    """Run the slots and what follows from them, then ingest and publish a snapshot for readers.
+    """Run the slots and what follows from them, ingest, publish a snapshot for readers, and revoke
+    the certificates that a FAIL contradicts: a difference sticks, whatever the replays were for.
 
     Args:
         request: what was asked for.
@@ -306,6 +307,9 @@ def run_request(
             raise CampaignStopped(f"the campaign {campaign.id} could not go on: {error}") from error
         finally:
             ingest_after(places.store, landing)
+    with places.open_store() as store:
+        ids = {r.execution_id for r in campaign.contracts.values()}
+        revoke_and_tell(landing, store, campaign.id, ids, say)
     return campaign, ends
 
 
@@ -391,7 +395,6 @@ def certify(
         landing = places.open_landing()
         ids = {r.execution_id for r in (*planned.named, *planned.controls)}
         decide_and_tell(landing, store, ids, say)
-        revoke_and_tell(landing, store, campaign.id, ids, say)
         answers, named = Answers(store, landing), planned.asked(planned.named)
         answer = answers.campaign(campaign.id, named, planned.asked(planned.controls))
         announce(answers, answer, named, meter, os.environ)

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.campaigns import write_configs
+from tests.sites import home
+
+__all__ = ["home"]
 
 
 @pytest.fixture

@@ -14,27 +14,11 @@ from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import chain_folder, landing_head
 from fleet.replay.engines.synthetic import LIKELY
 from tests.campaigns import CONTRACT, RACY, FakeLauncher, certified, write_contract
-from tests.sites import Site, new_site
+from tests.sites import Site
 from tests.unit.test_metrics import another_alphabet
 from tests.unit.test_nightly import night_run, write_fleet
 
 LATER = "2099-01-01T00:00:00Z"
-
-
-@pytest.fixture
-def home(
-    campaigned: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> Site:
-    """A site in which ``toy`` PASSes, with a key pair."""
-    for name in ("FLEET_SIGNING_KEY", "FLEET_TRUSTED_KEYS"):
-        monkeypatch.delenv(name, raising=False)
-    shutil.copytree(campaigned, tmp_path / "home")
-    site = new_site(tmp_path / "home", monkeypatch, capfd, "var/landing")
-    assert site.fleet("certificate", "keygen", "--out", "mine")[0] == 0
-    return site
 
 
 def landing_of(site: Site) -> Landing:
@@ -143,6 +127,14 @@ def test_a_later_fail_revokes_it_once(home: Site, monkeypatch: pytest.MonkeyPatc
         ("toy", True), ("other", False),
     ]  # fmt: skip
     assert "toy" in home.fleet("certificate", "list")[1]
+
+
+def test_a_difference_that_a_screen_found_revokes_it_too(
+    home: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = issued(home)
+    home.replayed("screen", "toy", script=another_alphabet(monkeypatch, attempt=1))
+    assert verified(home, path)[:2] == (1, "REVOKED")
 
 
 @pytest.mark.slow

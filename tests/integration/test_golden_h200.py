@@ -10,14 +10,24 @@ functions of landed evidence.
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fleet.contract.canonical import from_text
 from fleet.contract.load import BUILTIN, load_contract
 from fleet.evidence.landing import Landing
+from fleet.evidence.ledger import chain_folder
+from fleet.report.answers import Answers, ControlsByCampaign, known_contracts
+from fleet.report.logs import read_logs
+from fleet.report.status import rows_of
+from fleet.store import queries
+from fleet.store.open import open_reader
+from fleet.store.rebuild import rebuild
+from tests import tampering
 from tests.golden_summary import summary_of, unpacked
 from tests.integration.command_line import fleet
 
@@ -31,6 +41,7 @@ RECORDED: dict[str, dict[str, Any]] = {
 TRACED, UNTRACED = RECORDED["h200-always-on"]["campaigns"]
 (VARIED,) = RECORDED["h200-vary"]["campaigns"]
 (ON_TWO,) = RECORDED["h200-same-class"]["campaigns"]
+PASSES = "qwen2-7b-shapes-awq@awq_torch"
 CULPRIT = "model.layers.0.self_attn.k_proj"
 
 
@@ -326,3 +337,57 @@ def test_the_readme_says_of_each_claim_what_the_evidence_says(backend: str) -> N
             assert word == (
                 str(entry["mismatches"]) if entry["verdict"] == "FAIL" else entry["verdict"]
             )
+
+
+def passing(landing: Landing, work: Path) -> set[str]:
+    """Contracts that PASS by all evidence, to a store that never saw the landing."""
+    rebuild(work / "fresh.duckdb", landing)
+    with open_reader(work / "fresh.duckdb") as store:
+        answers = Answers(store, landing)
+        known = [asked for asked in known_contracts(store) if asked.expect is None]
+        controls = ControlsByCampaign(answers, known_contracts(store))
+        facts = queries.platforms(store.con)
+        found = {
+            asked.name
+            for asked in known
+            for row in rows_of(answers, asked, controls, facts, 0.0)
+            if row.verdict is not None and row.verdict.verdict == "PASS"
+        }
+    (work / "fresh.duckdb").unlink()
+    return found
+
+
+def files_of_every_kind(landing: Landing, attempt: str) -> list[str]:
+    """Of a traced replay: rows, manifest, trace; its contract; some of its campaign's ledger."""
+    own = [p for p in landing.attempt(attempt).iterdir() if p.name not in tampering.HARMLESS]
+    chain = chain_folder(landing, tampering.campaign_of(landing, attempt))
+    body = json.loads(landing.manifest(attempt).read_bytes())
+    contract = landing.contract(from_text(body["execution_id"]))
+    files = [*own, contract, *sorted(chain.iterdir())[1:30:10]]
+    return [str(path.relative_to(landing.root)) for path in files]
+
+
+@pytest.mark.slow
+def test_no_pass_of_real_evidence_outlives_a_change_of_it(
+    landings: dict[str, Landing], tmp_path: Path
+) -> None:
+    landing, chance = copied(landings["h200-always-on"], tmp_path), random.Random(8)
+    assert passing(landing, tmp_path) == {PASSES}
+    traced = next(
+        s for s in landing.attempts()
+        if (m := json.loads(landing.manifest(s).read_bytes()))["contract"] == PASSES
+        and m["purpose"] == "certify" and m["traced"]
+    )  # fmt: skip
+    files = files_of_every_kind(landing, traced)
+    assert {Path(f).name.split("-")[0] for f in files} >= {"part", "trace", "manifest.json"}
+    for file in files:
+        flip, *_ = tampering.of_bytes(landing.root, file, chance, 1)
+        with tampering.undone(landing.root):
+            flip.do(landing.root)
+            assert passing(landing, tmp_path) == set(), flip
+    for name in ("stdout.txt", "stderr.txt"):
+        path = landing.attempt(traced) / name
+        with tampering.undone(landing.root):
+            path.write_bytes(path.read_bytes() + b"!")
+            assert passing(landing, tmp_path) == {PASSES}, tampering.HARMLESS[name]
+            assert read_logs(landing, traced).altered == (path.stem,)

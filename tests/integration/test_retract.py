@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +17,6 @@ from tests.sites import Site, new_site, reason
 from tests.unit.test_metrics import another_alphabet
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def home(
-    campaigned: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> Site:
-    """A site in which ``toy`` PASSes, with a key that it trusts."""
-    for name in ("FLEET_SIGNING_KEY", "FLEET_TRUSTED_KEYS"):
-        monkeypatch.delenv(name, raising=False)
-    shutil.copytree(campaigned, tmp_path / "home")
-    site = new_site(tmp_path / "home", monkeypatch, capfd, "var/landing")
-    code, out, _ = site.fleet("certificate", "keygen", "--out", "mine", "--name", "release team")
-    assert code == 0
-    (site.root / "configs" / "keys").write_text(out.splitlines()[-1] + "\n")
-    return site
 
 
 def landing_of(site: Site) -> Landing:

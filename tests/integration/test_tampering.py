@@ -25,7 +25,7 @@ from fleet.replay.engines.synthetic import LIKELY
 from fleet.store.seal import TABLES, seal
 from tests import tampering
 from tests.campaigns import FakeLauncher, certified, write_configs
-from tests.sites import Site, new_site
+from tests.sites import Site, new_site, with_key
 from tests.tampering import HARMLESS, Tampering, files_of, of_bytes, undone
 from tests.unit.test_decisions import OUT as DECISION
 from tests.unit.test_metrics import another_alphabet
@@ -97,18 +97,21 @@ def landing_of(site: Site) -> Landing:
 
 def says_pass(site: Site) -> tuple[bool, bool]:
     """Of ``status`` and of ``gate``."""
-    status, gate = site.fleet("status", "toy"), site.fleet("gate", "--policy", "policy.toml")
-    return status[0] == 0 or "PASS" in status[1].split(), gate[0] == 0
+    gate = site.fleet("gate", "--policy", "policy.toml")
+    return is_pass(site.fleet("status", "toy")), gate[0] == 0
+
+
+def is_pass(status: tuple[int, str, str]) -> bool:
+    return status[0] == 0 or "PASS" in status[1].split()
 
 
 def rebuilt(site: Site, forget: bool = False) -> str:
-    """All that a rebuild and a status say; ``forget``: by a store that never saw the landing."""
+    """All that a rebuild says; ``forget``: by a store that never saw the landing."""
     if forget:
         for path in (site.root / "var").glob("fleet.duckdb*"):
             path.unlink()
     _, out, err = site.fleet("store", "rebuild")
-    status = site.fleet("status", "toy")
-    return out + err + status[1] + status[2]
+    return out + err
 
 
 def refuted(site: Site, found: Tampering, forget: bool = False) -> str | None:
@@ -116,8 +119,10 @@ def refuted(site: Site, found: Tampering, forget: bool = False) -> str | None:
     with undone(landing_of(site).root):
         found.do(landing_of(site).root)
         told = rebuilt(site, forget)
-        if any(says_pass(site)):
-            return f"{found}: PASS"
+        status = site.fleet("status", "toy")
+    if is_pass(status):
+        return f"{found}: PASS"
+    told += status[1] + status[2]
     return None if found.is_named_in(told) else f"{found}: not named in {told}"
 
 
@@ -192,7 +197,7 @@ def test_a_fail_is_not_tampered_away(failing: Site, elsewhere: Path) -> None:
         with undone(root):
             found.do(root)
             rebuilt(failing)
-            assert says_pass(failing) == (False, False), found
+            assert not is_pass(failing.fleet("status", "toy")), found
 
 
 def test_a_campaign_or_its_entries_that_are_gone_are_missed_by_a_store_that_saw_them(
@@ -293,6 +298,7 @@ def test_well_formed_lies_are_found(
     root = landing_of(site).root
     named = change(landing_of(site), toy_attempts(site), elsewhere)
     told = rebuilt(site, forget)
+    told += site.fleet("status", "toy")[1]
     assert says_pass(site) == (False, False)
     found = Tampering("", str(Path(named).relative_to(root)), lambda _: None)
     assert found.is_named_in(told), told
@@ -380,7 +386,7 @@ def test_single_bytes_of_a_store_make_no_pass_of_a_fail(failing: Site) -> None:
 @pytest.fixture
 def certified_site(failing: Site) -> Site:
     """With a certificate of ``toy``, a FAIL, and a key."""
-    assert failing.fleet("certificate", "keygen", "--out", "mine")[0] == 0
+    with_key(failing)
     argv = ("certificate", "issue", "toy", "--key", "mine", "--output", "c.json")
     assert failing.fleet(*argv)[0] == 1
     assert failing.fleet("store", "ingest")[0] == 0
@@ -430,8 +436,7 @@ def test_decisions_retractions_and_revocations_that_are_gone_are_missed(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its retraction the evidence would PASS again."""
-    out = site.fleet("certificate", "keygen", "--out", "mine", "--name", "me")[1]
-    (site.root / "configs" / "keys").write_text(out.splitlines()[-1] + "\n")
+    with_key(site)
     landing = landing_of(site)
     assert site.fleet("certificate", "issue", "toy", "--key", "mine", "--output", "c.json")[0] == 0
     retract = ("retract", toy_attempts(site)[0], "--reason", "a bad DIMM", "--key", "mine")

@@ -16,6 +16,7 @@ from typing import Any
 
 from fleet.contract.canonical import sha256
 from fleet.errors import DeviceDigestsUnavailable
+from fleet.evidence.whole import replaced
 from fleet.replay.caches import DIGEST_KERNELS
 
 SOURCE = Path(__file__).with_name("sha256.cu")
@@ -72,11 +73,10 @@ def _kept(path: Path) -> bytes | None:
 def _keep(path: Path, image: bytes) -> None:
     """Whole or not at all, for several replays may write it; where it cannot be written nothing is
     lost."""
-    unfinished = path.with_suffix(f".{os.getpid()}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(sha256(image) + image)
-        unfinished.replace(path)
+        with replaced(path) as unfinished:
+            unfinished.write_bytes(sha256(image) + image)
 
 
 def _compiled(nvrtc: Any, source: bytes, architecture: str) -> bytes:
