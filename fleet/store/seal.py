@@ -22,42 +22,53 @@ FACTS = ("platforms", "units")
 SMALL = ("campaigns", "controls", "contracts", "retractions", "heads")
 TABLES = (ATTEMPTS, *FACTS, *SMALL)
 
-_OF_ATTEMPTS = """
-SELECT key, sha256(string_agg(line, '' ORDER BY line)) AS seal FROM (
-SELECT key, sha256('attempts' || to_json(t)) AS line
-FROM (SELECT * EXCLUDE (seal) FROM attempts {where_key}) t
-UNION ALL SELECT attempt, sha256('summaries' || to_json(t)) FROM summaries t {where}
-UNION ALL SELECT attempt, sha256('parts' || to_json(t)) FROM parts t {where}
-UNION ALL SELECT attempt, sha256('traces' || to_json(t)) FROM traces t {where}
-) GROUP BY key
-"""
-_OF_TABLE = """
-SELECT sha256(coalesce(string_agg(line, '' ORDER BY line), ''))
-FROM (SELECT sha256(to_json(t)::VARCHAR) AS line FROM {table} t)
-"""
+_ROWS = {
+    "attempts": "(SELECT * EXCLUDE (seal) FROM attempts {mine})",
+    "summaries": "(FROM summaries {mine})",
+    "parts": "(FROM parts {mine})",
+    "traces": "(FROM traces {mine})",
+}
+"""What of each attempt is sealed. Sums, since a writer has too little memory to sort all rows."""
+_SUM = "SELECT coalesce(sum(md5_number_lower('{table} ' || to_json(t))), 0)::HUGEINT FROM {rows} t"
 NARROW_ROWS = (
     "count(*) || ' ' || coalesce(sum(hash(part, row, arm, position, sample_id, batch_ordinal, "
     "unparsed, input, settings, prediction, tokens, logits)::HUGEINT), 0)"
 )
 """Of any rows of ``hashes``: their number, and a sum that no order changes."""
-_OF_ROWS = f"SELECT {NARROW_ROWS} FROM hashes WHERE attempt = ?"
-_ALL = "SELECT sha256(coalesce(string_agg(seal, '' ORDER BY key), '')) FROM "
+_OF_ROWS = f"SELECT '{duckdb.__version__} ' || {NARROW_ROWS} FROM hashes WHERE attempt = ?"
+"""DuckDB's version decides how rows are hashed."""
 
 
 def seal_attempt(con: duckdb.DuckDBPyConnection, key: int) -> None:
     """After everything of one attempt was written."""
     (rows,) = con.execute(_OF_ROWS, [key]).fetchall()[0]
     con.execute("UPDATE attempts SET rows_seal = ? WHERE key = ?", [rows, key])
-    sql = _OF_ATTEMPTS.format(where_key=f"WHERE key = {key}", where=f"WHERE attempt = {key}")
-    ((_, seal),) = con.execute(sql).fetchall()
-    con.execute("UPDATE attempts SET seal = ? WHERE key = ?", [seal, key])
+    con.execute("UPDATE attempts SET seal = ? WHERE key = ?", [_of_attempts(con, key), key])
+
+
+def _of_attempts(con: duckdb.DuckDBPyConnection, key: int | None = None) -> int:
+    """Over all that is stored of one attempt but its narrow rows, or of all attempts."""
+    total = 0
+    for table, rows in _ROWS.items():
+        name = "key" if table == ATTEMPTS else "attempt"
+        mine = "" if key is None else f"WHERE {name} = {key}"
+        total += _sum(con, table, rows.format(mine=mine))
+    return total
+
+
+def _sum(con: duckdb.DuckDBPyConnection, table: str, rows: str) -> int:
+    return int(con.execute(_SUM.format(table=table, rows=rows)).fetchall()[0][0])
 
 
 def seal(con: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> None:
     """In the transaction that wrote them."""
     for table in tables:
-        found = _read(con, table, "attempts")
-        con.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [f"seal {table}", found])
+        if table == ATTEMPTS:
+            sql = "SELECT coalesce(sum(seal), 0)::HUGEINT FROM attempts"
+            found = int(con.execute(sql).fetchall()[0][0])
+        else:
+            found = _sum(con, table, table)
+        con.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [f"seal {table}", str(found)])
 
 
 def require_sealed(con: duckdb.DuckDBPyConnection, where: str) -> None:
@@ -67,11 +78,10 @@ def require_sealed(con: duckdb.DuckDBPyConnection, where: str) -> None:
         StoreError: a table was edited, or another version of DuckDB sealed it.
     """
     sealed = dict(con.execute("SELECT key, value FROM meta").fetchall())
-    derived = f"({_OF_ATTEMPTS.format(where_key='', where='')})"
     for table in TABLES:
         with _readable(where, table):
-            found = _read(con, table, derived)
-        if sealed.get(f"seal {table}") != found:
+            found = _of_attempts(con) if table == ATTEMPTS else _sum(con, table, table)
+        if sealed.get(f"seal {table}") != str(found):
             raise _edited(where, table)
 
 
@@ -91,13 +101,6 @@ def require_rows(con: duckdb.DuckDBPyConnection, where: str, attempts: Iterable[
             raise _edited(where, what)
 
 
-def _read(con: duckdb.DuckDBPyConnection, table: str, attempts: str) -> str:
-    """With DuckDB's version: it decides how values are written and hashed."""
-    sql = _ALL + attempts if table == ATTEMPTS else _OF_TABLE.format(table=table)
-    (found,) = con.execute(sql).fetchall()[0]
-    return f"{duckdb.__version__} {found}"
-
-
 @contextmanager
 def _readable(where: str, what: str) -> Iterator[None]:
     """A block that was damaged shows when it is read, not when the file is opened."""
@@ -108,5 +111,5 @@ def _readable(where: str, what: str) -> Iterator[None]:
 
 
 def _edited(where: str, what: str, got: str = "something else") -> StoreError:
-    expected = "what the ingester wrote, under this version of DuckDB"
+    expected = "what the ingester wrote, with this version of DuckDB"
     return StoreError(where, what, expected, got, "fleet store rebuild, from the landing alone")
