@@ -77,7 +77,8 @@ def of_bytes(
     yield Tampering("dropped", file, lambda root: (root / file).unlink())
     if other is not None:
         theirs = (other / _counterpart(file, landing, other)).read_bytes()
-        yield Tampering("of another landing", file, _write(file, lambda _: theirs))
+        if theirs != (landing / file).read_bytes():
+            yield Tampering("of another landing", file, _write(file, lambda _: theirs))
 
 
 def _counterpart(file: str, landing: Path, other: Path) -> str:

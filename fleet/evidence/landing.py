@@ -87,9 +87,8 @@ class Landing:
             raise StoreError(str(root), "", "a landing folder", "a mirror of object storage", fix)
         if not marker.exists():
             if not create:
-                raise StoreError(
-                    str(root), "", "a landing folder", "none", "fleet certify CONTRACT"
-                )
+                got = f"none (no {marker.name})"
+                raise StoreError(str(root), "", "a landing folder", got, "fleet certify CONTRACT")
             _create(root, marker)
         found = _format(marker)
         if found != LANDING_FORMAT:
@@ -178,13 +177,14 @@ class Landing:
 
 
 def _format(marker: Path) -> object:
-    """What the marker says; its text when it says nothing that could be understood."""
+    """What the marker says; its text when that is not how anybody writes it."""
     data = marker.read_bytes()
     try:
         found = json.loads(data)
     except ValueError:
         return data[:40]
-    return found.get("format") if isinstance(found, dict) else found
+    exact = isinstance(found, dict) and canonical_json(found) == data
+    return found.get("format") if exact else data[:40]
 
 
 def _claim(remote: Remote) -> None:

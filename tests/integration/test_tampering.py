@@ -31,7 +31,7 @@ from tests.unit.test_decisions import OUT as DECISION
 from tests.unit.test_metrics import another_alphabet
 
 SEED = 8
-SHARES = 6
+SHARES = 10
 """Of the files that are tried, so that no test takes minutes."""
 POLICY = """[[rules]]
 contracts = ["toy"]
@@ -184,9 +184,9 @@ def test_every_file_with_its_bytes_changed_cut_dropped_or_replaced(
     files = evidence(site)[share::SHARES]
     files = [file for file in files if not (forget and is_last(site, file))]
     tried = [t for file in files for t in of_bytes(root, file, chance, 3, elsewhere)]
-    assert len(tried) > 40
+    assert len(tried) >= 7 * len(files) > 0
     odd = [refuted(site, t, forget) for t in tried]
-    assert [words for words in odd if words] == []
+    assert "\n\n".join(words for words in odd if words) == ""
 
 
 @pytest.mark.slow
