@@ -12,17 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from fleet.contract.explain import explain
+from fleet.contract.config_file import Kind
 from fleet.contract.model import Name, NonNegative, Positive, Table, tuples
-from fleet.contract.named import find_file, list_files
-from fleet.contract.source import checked_toml
+from fleet.contract.named import list_files
 from fleet.errors import FleetFileError, UsageError
 
 FOLDER = "fleets"
-OWN = ("schema",)
-"""Keys of the file itself."""
 
 ContractName = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(@[A-Za-z0-9_]+(:[a-z0-9]+)?)?$")
@@ -128,13 +125,7 @@ def load_fleet(
     Raises:
         FleetFileError: it cannot be found, read or understood.
     """
-    path = find_file(name_or_file, search, FOLDER, "fleet", FleetFileError)
-    raw = checked_toml(path, Fleet, OWN, FleetFileError)
-    tables = {key: value for key, value in raw.items() if key not in OWN}
-    try:
-        fleet = Fleet.model_validate(tables)
-    except ValidationError as error:
-        raise explain(error, tables, lambda _: str(path), Fleet, FleetFileError) from None
+    path, fleet = Kind(FOLDER, "fleet", Fleet, FleetFileError).load(name_or_file, search)
     nodes = [n if n.label else n.model_copy(update={"label": host}) for n in fleet.nodes]
     fleet = fleet.model_copy(update={"nodes": tuple(nodes)})
     for fault in _faults(fleet, str(path), controls):

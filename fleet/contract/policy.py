@@ -12,19 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from fleet.contract.explain import explain
+from fleet.contract.config_file import Kind
 from fleet.contract.fleet_file import Facts
 from fleet.contract.model import Grade, Name, Positive, Table, tuples
-from fleet.contract.named import find_file, list_files
-from fleet.contract.source import checked_toml
+from fleet.contract.named import list_files
 from fleet.contract.vary import VARIES, parse_claims
 from fleet.errors import PolicyError, UsageError
 
 FOLDER = "policies"
-OWN = ("schema",)
-"""Keys of the file itself."""
 
 Glob = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?][A-Za-z0-9._*?@:\[\]-]{0,149}$")]
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -93,13 +90,7 @@ def load_policy(name_or_file: str, search: Sequence[Path]) -> LoadedPolicy:
     Raises:
         PolicyError: it cannot be found, read or understood.
     """
-    path = find_file(name_or_file, search, FOLDER, "policy", PolicyError)
-    raw = checked_toml(path, Policy, OWN, PolicyError)
-    tables = {key: value for key, value in raw.items() if key not in OWN}
-    try:
-        policy = Policy.model_validate(tables)
-    except ValidationError as error:
-        raise explain(error, tables, lambda _: str(path), Policy, PolicyError) from None
+    path, policy = Kind(FOLDER, "policy", Policy, PolicyError).load(name_or_file, search)
     rules = (_named(rule, number) for number, rule in enumerate(policy.rules, 1))
     policy = policy.model_copy(update={"rules": tuple(rules)})
     for fault in _faults(policy, str(path)):
