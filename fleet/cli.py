@@ -20,7 +20,7 @@ import typer.exceptions
 from rich.console import Console
 
 import fleet
-from fleet import certificate_verbs, fleet_verbs, query_verbs, report_verbs
+from fleet import certificate_verbs, fleet_verbs, query_verbs, report_verbs, upgrade_verbs
 from fleet.ending import in_a_child
 from fleet.errors import FleetError, UsageError
 from fleet.options import (
@@ -61,6 +61,7 @@ contract_app = typer.Typer(help="Check, show or start a contract.", no_args_is_h
 app.add_typer(contract_app, name="contract")
 app.add_typer(store_app, name="store")
 app.add_typer(certificate_verbs.certificate_app, name="certificate")
+app.add_typer(upgrade_verbs.stack_app, name="stack")
 
 
 @app.command()
@@ -285,6 +286,7 @@ def sweep(
 
 
 app.command()(fleet_verbs.campaign)
+app.command("upgrade-check")(upgrade_verbs.upgrade_check)
 
 RESULT_CODES = {"DIFFERENT": 1, "NO_DIFFERENCE_SEEN": 0, "NO_EVIDENCE": 3}
 """Verbs that give a difference or none, and no verdict."""

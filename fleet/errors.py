@@ -6,6 +6,7 @@
     |  |- DatasetError       a dataset TOML or its JSONL
     |  |- FleetFileError     a fleet TOML
     |  |- PolicyError        a policy TOML
+    |  |- StackError         a stack TOML, or the environment that it names
     |  |- CheckpointError    a checkpoint that is missing, incomplete or of a refused kind
     |  |- CannotRunError     a contract that this machine cannot run, with the reason
     |  `- StoreError         a store or a landing that cannot be opened, written or understood
@@ -67,6 +68,10 @@ class FleetFileError(UsageError):
 
 class PolicyError(UsageError):
     """A policy file is wrong: key, rule, contract, fleet."""
+
+
+class StackError(UsageError):
+    """A stack file is wrong, or the environment that it names cannot be used."""
 
 
 class CheckpointError(UsageError):

@@ -49,7 +49,8 @@ def _campaign_id(given: str | None) -> str | None:
 
 
 CAMPAIGN_ID = (
-    r"(?!decisions-|pruned-|planned-|retracted-|certificates-)[A-Za-z0-9][A-Za-z0-9.-]{0,79}"
+    r"(?!(decisions|pruned|planned|retracted|certificates|upgrades)-)"
+    r"[A-Za-z0-9][A-Za-z0-9.-]{0,79}"
 )
 """Some names are of chains that are no campaigns."""
 

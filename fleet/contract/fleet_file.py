@@ -125,7 +125,7 @@ def load_fleet(
     Raises:
         FleetFileError: it cannot be found, read or understood.
     """
-    path, fleet = Kind(FOLDER, "fleet", Fleet, FleetFileError).load(name_or_file, search)
+    path, fleet = Kind(FOLDER, "fleet").load(name_or_file, search, Fleet, FleetFileError)
     nodes = [n if n.label else n.model_copy(update={"label": host}) for n in fleet.nodes]
     fleet = fleet.model_copy(update={"nodes": tuple(nodes)})
     for fault in _faults(fleet, str(path), controls):

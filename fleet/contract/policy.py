@@ -90,7 +90,7 @@ def load_policy(name_or_file: str, search: Sequence[Path]) -> LoadedPolicy:
     Raises:
         PolicyError: it cannot be found, read or understood.
     """
-    path, policy = Kind(FOLDER, "policy", Policy, PolicyError).load(name_or_file, search)
+    path, policy = Kind(FOLDER, "policy").load(name_or_file, search, Policy, PolicyError)
     rules = (_named(rule, number) for number, rule in enumerate(policy.rules, 1))
     policy = policy.model_copy(update={"rules": tuple(rules)})
     for fault in _faults(policy, str(path)):

@@ -31,6 +31,7 @@ PATTERNS: Mapping[str, str] = {
     "nodes.contracts.*": "the name of a contract, or NAME@BACKEND",
     "nodes.label": "the value of a node's label: letters, digits, dots, dashes and underscores",
     "nodes.platform.packages.*": 'a version, like "2.13.0"',
+    "packages.*.record_sha256": "64 hexadecimal digits",
     "rules.contracts.*": 'the name of a contract, or names with wildcards, like "smollm2-*"',
     "rules.fleet": NAME_WORDS,
     "rules.vary.*": 'a claim, like "none", "order" or "batch,order"',

@@ -33,10 +33,13 @@ NIGHT = "planned-"
 RETRACTIONS, CERTIFICATES = "retracted-", "certificates-"
 """Nor are these: signed withdrawals of evidence, and the log of certificates."""
 
+UPGRADES = "upgrades-"
+"""Nor are these: comparisons of two software stacks, and the steps of a bisection between them."""
+
 Kind = Literal[
     "campaign", "planned", "started", "go", "gone", "accepted", "given_up", "controls", "closed",
     "quarantined", "released", "pruned", "resumed", "night", "left_out",
-    "retracted", "issued", "revoked",
+    "retracted", "issued", "revoked", "compared", "step",
 ]  # fmt: skip
 """campaign: opened, with its contracts · planned · started: process identity seen alive · go: the
 token that lets it use its unit, and after which attempt there · gone: death observed, from where ·
@@ -44,7 +47,8 @@ accepted: manifest digest · given_up: FAILED or LOST with its cause · controls
 this campaign's controls · closed: its driver writes nothing more · resumed: another one goes on ·
 night, left_out: in the chain of a night · quarantined, released: decisions about a unit, in chains
 of their own · pruned: an attempt of another chain keeps a summary for its rows · retracted: a
-signed record withdraws an attempt · issued, revoked: of certificates."""
+signed record withdraws an attempt · issued, revoked: of certificates · compared, step: two stacks,
+and a mixture of them."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def chain_folder(landing: Landing, campaign: str) -> Path:
 
 def campaigns(landing: Landing) -> list[str]:
     """Campaign names, sorted."""
-    others = (DECISIONS, NIGHT, RETRACTIONS, CERTIFICATES)
+    others = (DECISIONS, NIGHT, RETRACTIONS, CERTIFICATES, UPGRADES)
     return [name for name in _chains(landing) if not name.startswith(others)]
 
 
@@ -124,6 +128,11 @@ def retraction_chains(landing: Landing) -> list[str]:
 def certificate_chains(landing: Landing) -> list[str]:
     """Names of the chains of the log of certificates, sorted."""
     return [name for name in _chains(landing) if name.startswith(CERTIFICATES)]
+
+
+def upgrade_chains(landing: Landing) -> list[str]:
+    """Names of the chains of comparisons of stacks, sorted."""
+    return [name for name in _chains(landing) if name.startswith(UPGRADES)]
 
 
 def _chains(landing: Landing) -> list[str]:

@@ -32,6 +32,7 @@ CAUSES: dict[str, str] = {
     "ledger-gap": "a planned attempt has no end in the ledger",
     "duplicate-attempt": "one attempt is offered as two",
     "weights-changed": "weights changed while the replay ran",
+    "stack-differs": "the software in effect is not what was frozen as the stack",
     "retracted": "a signed retraction withdrew the attempt's evidence",
     "stress-not-applied": "what the set varies did not take the planned value in the process",
     # FAILED: it could not finish

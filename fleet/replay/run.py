@@ -40,6 +40,7 @@ from fleet.replay.engines.registry import make_engine
 from fleet.replay.gpu.watch import open_watch, require_healthy, since_boot_s
 from fleet.replay.probe import AtEntry, read_platform, read_unit
 from fleet.replay.ship import ship
+from fleet.replay.software import require_frozen
 from fleet.replay.stress import Stress
 from fleet.replay.task import ReplayTask, device_environment
 
@@ -197,6 +198,8 @@ def _prepare(task: ReplayTask, entry: AtEntry, ids: dict[str, str], seen: _Progr
     seen.platform_sha256 = to_text(facts.digest)
     seen.unit = dict(read_unit(task.node_label, task.device))
     freshness.require_fresh(task, seen.freshness)
+    if task.stack is not None:
+        require_frozen(task.stack, facts.facts)
     freshness.require_given(entry, set_by_us | device_environment(task.device))
     pinned.execution(task, own)
     samples, parsers = pinned.samples(task), pinned.parsers(task, contract)

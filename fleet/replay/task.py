@@ -76,6 +76,7 @@ class ReplayTask:
     ``device``: the one device of the slot; None for the CPU. ``vary``: what the set of replays
     varies; ``varied``: what this one takes, nothing for the reference; ``contract`` keeps its own.
     ``landing``: a folder of the node; ``remote``: the URL that it mirrors, None for none.
+    ``stack``: name, digest and content of the frozen software that must be in effect, if any.
     """
 
     attempt: str
@@ -100,6 +101,7 @@ class ReplayTask:
     vary: tuple[str, ...] = ()
     varied: dict[str, Any] = field(default_factory=dict)
     remote: str | None = None
+    stack: dict[str, Any] | None = None
 
     def typed_contract(self) -> Contract:
         """The contract, validated again in the process that runs it."""

@@ -33,7 +33,7 @@ def print_markdown(console: Console, answer: GateAnswer) -> None:
     if answer.mode != "block":
         lines += [f"Mode {answer.mode}: blocks nothing.", ""]
     for told in answer.rules:
-        lines += [f"### {_cell(told.rule.name)}: {told.result}", "", _cell(_asks(told)), ""]
+        lines += [f"### {cell(told.rule.name)}: {told.result}", "", cell(_asks(told)), ""]
         lines += ["| contract | varied | platform | result | state | units | n | age | why |"]
         lines += ["|---|---|---|---|---|---|---|---|---|"]
         lines += [_row(check) for check in told.checks]
@@ -47,10 +47,10 @@ def _row(check: Check) -> str:
         check.contract, in_words(check.vary), check.platform_label or "-", check.result,
         check.state, str(check.units), str(check.n), screen.age(check.age_s), check.words,
     )  # fmt: skip
-    return f"| {' | '.join(_cell(value) for value in values)} |"
+    return f"| {' | '.join(cell(value) for value in values)} |"
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """What evidence holds is no markup."""
     flat = " ".join(text.split())
     return "".join(f"\\{c}" if c in "\\|`*_<>[]" else c for c in flat)

@@ -40,7 +40,7 @@ from fleet.replay.worker import (
     run_in_this_process,
     warm_in_this_process,
 )
-from fleet.schedule.launcher import Gone
+from fleet.schedule.launcher import Gone, Surroundings
 
 ANSWER_S = 20.0
 """How long a watcher that runs may take to answer."""
@@ -171,6 +171,19 @@ class RunningActor:
             with suppress(RayError):  # on the node of the process, which may be another
                 ray.get(self.watch.ship.remote(self.task.to_json()), timeout=START_S)
         return Gone(self._seen_alive, bool(gone), self.watcher)
+
+
+def runtime_env(
+    environment: Mapping[str, str], around: Surroundings | None = None
+) -> dict[str, Any] | None:
+    """Of an actor: its variables, and the software environment where that is not the driver's."""
+    variables = dict(environment) | (dict(around.variables) if around else {})
+    found: dict[str, Any] = {"env_vars": variables} if variables else {}
+    if around and around.python is not None:
+        found["py_executable"] = around.python
+    if around and around.image is not None:
+        found["image_uri"] = around.image
+    return found or None
 
 
 def failure(error: RayError) -> AttemptFailed:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.contract.load import BUILTIN
+from fleet.contract.stack import LoadedStack
 from fleet.errors import (
     CampaignStopped,
     ContractError,
@@ -48,11 +49,17 @@ from fleet.store.open import Store, open_writer, publish
 Say = Callable[[str], None]
 
 
+def of_stack(places: Places, loaded: LoadedStack) -> Places:
+    """Kernels compiled on one stack are no other's."""
+    return replace(places, scratch=places.scratch / loaded.digest.removeprefix("sha256:")[:12])
+
+
 @dataclass(frozen=True)
 class Request:
     """What to run. ``samples`` and ``arms`` narrow it for ``fleet replay``; ``replays``,
     ``process_bound``, ``scope`` and ``claims`` (what sets of replays vary, one verdict each) take
     the place of what the named contracts require. ``campaign``: its id, to go on under one.
+    ``stack``: the software that replays must find in effect, None for whatever is.
     """
 
     contracts: tuple[str, ...]
@@ -67,6 +74,7 @@ class Request:
     argv: tuple[str, ...] = ()
     campaign: str | None = None
     claims: tuple[tuple[str, ...], ...] = ()
+    stack: LoadedStack | None = None
 
 
 @dataclass
@@ -287,6 +295,7 @@ def run_request(
         arms=request.arms,
         on_event=say,
         id=request.campaign or new_campaign_id(),
+        stack=request.stack,
     )
     preflight(campaign)
     landing = places.open_landing(create=True)

@@ -36,13 +36,12 @@ from fleet.schedule.actors import (
     Watcher,
     failure,
     first_lines,
+    runtime_env,
 )
-from fleet.schedule.launcher import NodeThere, Place, Problem, UnitThere
+from fleet.schedule.launcher import NodeThere, Place, Problem, Surroundings, UnitThere
 from fleet.schedule.metrics import Meter
+from fleet.schedule.nodes import has_labels, label_of, no_device, no_node, usable
 from fleet.schedule.ray_metrics import RaySink
-
-NODE_LABEL = "fleet.dev/node"
-"""Node label that names a unit; a node without it is named by its host name."""
 
 PREFLIGHT_S = 1800.0
 """How long a preflight may take: asking some backends whether they run compiles their kernels."""
@@ -58,11 +57,6 @@ class _Asked(NamedTuple):
     since_s: float
     watcher: Any
     devices: Any
-
-
-def _no_device(wanted: str, got: str) -> CannotRunError:
-    fix = "fleet doctor shows the devices; FLEET_DEVICE=cpu runs on the CPU"
-    return CannotRunError("FLEET_DEVICE", "", wanted, got, fix)
 
 
 def _keep_own_signal_handlers() -> None:
@@ -116,6 +110,7 @@ class RayCluster:
         self._look_again()
         self._reserved: set[tuple[str, str]] = set()
         self._wanted = device
+        self._around = Surroundings()
         self._place = self._first_place()
         self._places: list[Place] | None = None
 
@@ -140,7 +135,8 @@ class RayCluster:
     def places(self) -> Sequence[Place]:
         """That one, then all others of its kind. Two nodes of one label are one unit."""
         if self._places is None:
-            found = [place for label in list(self._nodes) for place in self._places_on(label)]
+            pool = [k for k, n in self._nodes.items() if has_labels(n, self._around.labels)]
+            found = [place for label in pool for place in self._places_on(label)]
             same = [place for place in found if place.kind == self._place.kind]
             self._places = [self._place, *(place for place in same if place != self._place)]
         return self._places
@@ -192,6 +188,26 @@ class RayCluster:
         view = copy.copy(self)
         view._place, view._places = place, [place]
         return view
+
+    def within(self, around: Surroundings) -> RayCluster:
+        """A view whose replays run in that environment, on a node that was prepared for it."""
+        view = copy.copy(self)
+        view._around = around
+        if around.labels:
+            view._place = self._prepared(around.labels)
+            view._places = None
+        return view
+
+    def _prepared(self, labels: Mapping[str, str]) -> Place:
+        """The first unit of a node with these labels.
+
+        Raises:
+            CannotRunError: no node has them.
+        """
+        for label, node in self._nodes.items():
+            if has_labels(node, labels):
+                return self._places_on(label)[0]
+        raise no_node(f"a node labelled {dict(labels)}", self._nodes)
 
     def is_up(self) -> bool:
         """Is the node there, and does its watcher answer? A watcher that died is started again.
@@ -251,21 +267,18 @@ class RayCluster:
         try:
             return self._nodes[label]
         except KeyError:
-            there = ", ".join(sorted(self._nodes)) or "none"
-            raise CannotRunError(
-                "the cluster", "", f"a node {label}", f"only: {there}", "start it again"
-            ) from None
+            raise no_node(f"a node {label}", self._nodes) from None
 
     def _look_again(self) -> None:
         """Nodes by label; one that came back has a new id, and its old watcher is gone with it.
 
         Other threads read the table without the lock: what stays is never out of it.
         """
-        alive = sorted(_usable(ray.nodes()), key=lambda n: str(n["NodeID"]))
+        alive = sorted(usable(ray.nodes()), key=lambda n: str(n["NodeID"]))
         found: dict[str, dict[str, Any]] = {}
         for node in alive:
-            found.setdefault(_label(node), node)
-        self._labelled = Counter(map(_label, alive))
+            found.setdefault(label_of(node), node)
+        self._labelled = Counter(map(label_of, alive))
         for label, node in list(self._nodes.items()):
             if found.get(label, {}).get("NodeID") != node["NodeID"]:
                 self._watchers.pop(label, None)
@@ -286,7 +299,7 @@ class RayCluster:
             if self._wanted in (None, "cpu") or found[0].device is not None:
                 return found[0]
             there = ", ".join(each.uuid for each in self._devices_on(label)) or "none"
-            failed.append(_no_device(str(self._wanted), there))
+            failed.append(no_device(str(self._wanted), there))
         raise failed[0]
 
     def _places_on(self, label: str) -> list[Place]:
@@ -306,7 +319,7 @@ class RayCluster:
                 raw = ray.get(self._watcher(label)[0].devices.remote(), timeout=START_S)
             except RayError as error:
                 wanted = self._wanted or "a device that can be observed"
-                raise _no_device(wanted, first_lines(error)) from error
+                raise no_device(wanted, first_lines(error)) from error
             self._devices[node] = [Device(**each) for each in raw]
         return self._devices[node]
 
@@ -354,7 +367,7 @@ class RayCluster:
             num_cpus=num_cpus,
             max_restarts=0,
             max_task_retries=0,
-            runtime_env={"env_vars": dict(environment)} if environment else None,
+            runtime_env=runtime_env(environment, self._around if cls is ReplayActor else None),
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
         )
         return remote.remote()
@@ -476,14 +489,3 @@ def _unit_there(asked: tuple[Device | None, Any], answer: Any) -> UnitThere:
         return UnitThere(uuid, name, why=first_lines(error))
     finally:
         ray.kill(actor, no_restart=True)
-
-
-def _usable(nodes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that run replays: a head that offers no CPU is there for the driver alone."""
-    alive = [node for node in nodes if node["Alive"]]
-    return [node for node in alive if node["Resources"].get("CPU", 0) >= 1] or alive
-
-
-def _label(node: Mapping[str, Any]) -> str:
-    """Its label, else its host name."""
-    return str(node.get("Labels", {}).get(NODE_LABEL) or node["NodeManagerHostname"])

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from fleet.contract.canonical import from_text, sha256, to_text
 from fleet.contract.model import Contract
+from fleet.contract.stack import LoadedStack
 from fleet.contract.vary import Own, draw, varied_contract
 from fleet.contract.vary import environment as varied_environment
 from fleet.errors import AttemptFailed, EvidenceError, StoreError
@@ -106,6 +107,7 @@ class Campaign:
         feed: asked for more slots when those there are have begun, until it has none.
         night: the one that this is a unit's part of.
         unit_is_down: its node went away while it ran; what had not begun was not run.
+        stack: the frozen software that every replay must find in effect; None for whatever is.
     """
 
     landing: Landing
@@ -122,6 +124,7 @@ class Campaign:
     feed: Feed = lambda: ()
     night: str = ""
     unit_is_down: bool = False
+    stack: LoadedStack | None = None
     _stopped: bool = False
     _before: Mapping[Key, Done] = field(default_factory=dict)
     _last: dict[Place, _Live] = field(default_factory=dict)
@@ -465,6 +468,7 @@ class Campaign:
             device=None if contract.model.engine == "synthetic" else place.device,
             vary=slot.vary,
             varied=draw(slot.vary, attempt, slot.replay, own),
+            stack=self.stack.to_task() if self.stack else None,
         )
 
     def _own(self, contract: Contract, ids: Sequence[str]) -> Own:

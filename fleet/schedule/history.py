@@ -93,6 +93,16 @@ def _known(rows: Iterable[StatusRow], kinds: Mapping[str, list[str]]) -> dict[Cl
     return found
 
 
+def took(places: Places, contracts: Sequence[str]) -> dict[str, float]:
+    """Contract -> the median of its newest replays, on whatever platform; none that never ran."""
+    if not places.store.exists():
+        return {}
+    with places.open_store() as store:
+        platforms = {s.platform: ["any"] for s in queries.summaries(store.con)}
+        found = _seconds(store, places.open_landing(), contracts, platforms)
+    return {contract: seconds for (contract, _), seconds in found.items()}
+
+
 def _seconds(
     store: Store, landing: Landing, contracts: Iterable[str], kinds: Mapping[str, list[str]]
 ) -> dict[tuple[str, str], float]:

@@ -56,6 +56,18 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Surroundings:
+    """The software environment of replays: nothing for the driver's own, else a Python executable,
+    a container image, or the labels of nodes that were prepared. ``variables``: what makes fleet
+    importable there."""
+
+    python: str | None = None
+    image: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class UnitThere:
     """One unit: ``uuid`` and ``name`` of its device, None on a CPU. ``why``: it could not be read.
 
@@ -128,6 +140,13 @@ class Launcher(Protocol):
 
     def at(self, place: Place) -> Launcher:
         """The same, with that unit as the one of all claims."""
+
+    def within(self, around: Surroundings) -> Launcher:
+        """The same, with replays in that software environment.
+
+        Raises:
+            CannotRunError: no node was prepared with it.
+        """
 
     def is_up(self) -> bool:
         """Does the unit's node still answer? Bounded."""

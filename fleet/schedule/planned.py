@@ -24,6 +24,8 @@ def planned_body(slot: Slot, task: ReplayTask, own: Own, night: str) -> dict[str
     """
     more: dict[str, Any] = {} if task.trace is None else {"trace": asdict(task.trace)}
     more |= {"night": night} if night else {}
+    if task.stack:
+        more |= {"stack": {"name": task.stack["name"], "sha256": task.stack["digest"]}}
     more |= {"varied": task.varied, "own": asdict(own)} if task.vary else {}
     return more | {
         "slot": slot.index,

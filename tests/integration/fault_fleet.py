@@ -24,7 +24,7 @@ from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import NIGHT, Entry, campaigns, read_chain
 from fleet.evidence.manifest import Process
 from fleet.evidence.process import is_alive
-from fleet.schedule.cluster import NODE_LABEL
+from fleet.schedule.nodes import NODE_LABEL
 from tests.campaigns import CONTRACT, write_configs, write_contract
 from tests.integration.command_line import fleet
 from tests.integration.test_ray_cluster import command, processes_with, until

@@ -17,9 +17,10 @@ from fleet.errors import AttemptFailed
 from fleet.evidence.landing import Landing
 from fleet.replay.task import ReplayTask
 from fleet.schedule.actors import ANSWER_S
-from fleet.schedule.cluster import LOOK_S, NODE_LABEL, RayCluster
+from fleet.schedule.cluster import LOOK_S, RayCluster
 from fleet.schedule.driver import SLOT_ZERO, Campaign
 from fleet.schedule.launcher import Place
+from fleet.schedule.nodes import NODE_LABEL
 from tests.campaigns import planned_in, write_configs
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]

@@ -20,8 +20,9 @@ from fleet.evidence.landing import Landing
 from fleet.replay.task import Device
 from fleet.report.document import campaign_document
 from fleet.schedule.certify import certify
-from fleet.schedule.cluster import NODE_LABEL, RayCluster
+from fleet.schedule.cluster import RayCluster
 from fleet.schedule.driver import SLOT_ZERO, Campaign
+from fleet.schedule.nodes import NODE_LABEL
 from tests.campaigns import CONTRACT, planned_in, write_configs, write_contract
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.schedule.cluster import _usable
+from fleet.schedule.nodes import usable
 
 
 def node(name: str, cpus: float | None, alive: bool = True) -> dict[str, Any]:
@@ -13,7 +13,7 @@ def node(name: str, cpus: float | None, alive: bool = True) -> dict[str, Any]:
 
 
 def names(*nodes: dict[str, Any]) -> list[str]:
-    return [found["NodeID"] for found in _usable(nodes)]
+    return [found["NodeID"] for found in usable(nodes)]
 
 
 def test_a_head_without_cpus_runs_the_driver_alone() -> None:

@@ -26,8 +26,8 @@ def verbs() -> set[str]:
 def mentioned(text: str) -> set[str]:
     """Verbs that a document tells its reader to type; ``a|b`` names both."""
     found = set()
-    for first, second in re.findall(r"\bfleet ([a-z]+)(?: ([a-z|]+))?", text):
-        if first in ("certificate", "contract", "store"):
+    for first, second in re.findall(r"\bfleet ([a-z-]+)(?: ([a-z|]+))?", text):
+        if first in ("certificate", "contract", "stack", "store"):
             found |= {f"{first} {word}" for word in second.split("|") if word}
         else:
             found.add(first)

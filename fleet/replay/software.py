@@ -1,0 +1,116 @@
+"""The software of this process's environment: what a stack freezes, and a replay finds in effect.
+
+Read as the platform is, and more of it: every distribution counts here, also those that are thought
+to move no bit. Knows no stack file; run as a program it tells whoever asks what is here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from typing import Any
+
+from fleet.contract.stack import differences
+from fleet.errors import AttemptVoid, EvidenceError
+from fleet.evidence.platform import NOT_APPLICABLE
+from fleet.replay.probe import read_platform
+from fleet.replay.task import Device, fitting
+from fleet.replay.worker import devices_of_this_node
+
+FACTS = ("python", "glibc", "os", "driver", "cuda", "cublas", "cudnn")
+"""Facts of the platform that software decides."""
+
+NOT_COUNTED = ("fleet", "pip", "uv", "wheel")
+"""What installs, and what is the same on every stack: fleet comes with the driver."""
+
+NEEDED = ("fleet.schedule.actors", "fleet.replay.run")
+"""What a replay's process imports before anything of the contract's engine."""
+
+
+def software(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a stack holds, of the platform facts as this process read them."""
+    told = {name: _text(facts[name]) for name in FACTS if facts[name] != NOT_APPLICABLE}
+    packages = facts["packages"]
+    return {"facts": told, "packages": packages, "others": others(packages)}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {item}" for key, item in sorted(value.items()))
+    return str(value)
+
+
+def others(counted: Mapping[str, Any]) -> dict[str, str]:
+    """Every installed distribution that is not counted already -> its version."""
+    found: dict[str, str] = {}
+    for dist in metadata.distributions():
+        name = canonical(dist.metadata["Name"] or "")
+        if name and name not in (*counted, *NOT_COUNTED):
+            found.setdefault(name, dist.version)  # of two on the path the first is imported
+    return dict(sorted(found.items()))
+
+
+def canonical(name: str) -> str:
+    """A distribution's name, however it is spelled (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def require_frozen(stack: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """This process is of the stack that the driver named.
+
+    Raises:
+        AttemptVoid: stack-differs, naming what does.
+    """
+    told = differences(stack["frozen"], software(facts))
+    if told:
+        more = f" and {len(told) - 1} more" if len(told) > 1 else ""
+        words = f"stack {stack['name']}: in effect {told[0]}{more}"
+        raise AttemptVoid("stack-differs", words, {"differences": told[:50]})
+
+
+def requirements() -> dict[str, list[str]]:
+    """Distribution -> what it declares to require here, extras left out."""
+    from packaging.requirements import Requirement
+
+    found: dict[str, list[str]] = {}
+    for dist in metadata.distributions():
+        name = canonical(dist.metadata["Name"] or "")
+        if name and name not in found:
+            declared = [Requirement(text) for text in dist.requires or ()]
+            here = [r for r in declared if r.marker is None or r.marker.evaluate({"extra": ""})]
+            found[name] = [f"{canonical(r.name)}{r.specifier}" for r in here]
+    return found
+
+
+def _faults() -> Iterator[str]:
+    """Why no replay could begin here."""
+    for name in NEEDED:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            yield str(error)
+
+
+def told() -> dict[str, Any]:
+    """All that a driver asks an environment before it sends a replay there."""
+    here = [Device(**raw) for raw in devices_of_this_node()]
+    devices = fitting(here, os.environ.get("FLEET_DEVICE") or None)
+    platform = read_platform("stack", os.environ, (), devices[0].uuid if devices else None)
+    facts = platform.facts
+    unread = [name for name in platform.unreadable_facts() if name in (*FACTS, "packages")]
+    faults = [*dict.fromkeys(_faults()), *(f"{n}: {facts[n]['why']}" for n in unread)]
+    if faults:
+        return {"faults": faults}
+    return {"faults": [], "software": software(facts), "requires": requirements()}
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(told()))
+    except EvidenceError as error:
+        sys.exit(str(error))

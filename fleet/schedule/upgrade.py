@@ -1,0 +1,221 @@
+"""``fleet upgrade-check``: certify on both stacks, see what moved, and look into what changed.
+
+One Ray driver runs both, on the same unit unless the stacks are two pools: each stack is an
+ordinary campaign with its own controls, and what it lands is ordinary evidence. Then one traced
+replay of each stack per contract that changed. Holds no rule: the judge says what moved and where
+it starts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fleet.contract.stack import LoadedStack, changes, load_stack
+from fleet.errors import StackError, UsageError
+from fleet.evidence.upgrades import Compared, Side, Upgrade, log_upgrade, new_upgrade_id
+from fleet.replay.task import TraceOrder
+from fleet.report.answers import Answers, asked_of, known_contracts
+from fleet.report.upgrade import Entry, UpgradeAnswer, answer_of
+from fleet.schedule.bisect import Bisecting, bisect
+from fleet.schedule.certify import (
+    Places,
+    Planned,
+    Request,
+    Say,
+    certify,
+    of_stack,
+    plan_request,
+    run_request,
+)
+from fleet.schedule.driver import Limits
+from fleet.schedule.history import took
+from fleet.schedule.launcher import Launcher
+from fleet.schedule.plan import MUST, Slot, Work
+from fleet.schedule.resolve import Resolved
+from fleet.schedule.stacks import require_usable, surroundings
+from fleet.schedule.tracing import batch_of
+
+
+@dataclass(frozen=True)
+class UpgradeRequest:
+    """What is asked. ``contracts``: none for all that the store has evidence of, controls left
+    out. ``trace`` what changed; ``bisect`` it."""
+
+    base: str
+    new: str
+    contracts: tuple[str, ...] = ()
+    trace: bool = True
+    bisect: bool = False
+    mode: str = "block"
+    limits: Limits = field(default_factory=Limits)
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class UpgradePlan:
+    """Both stacks, and the campaign that each of them runs."""
+
+    base: LoadedStack
+    new: LoadedStack
+    planned: Planned
+
+    @property
+    def stacks(self) -> tuple[LoadedStack, LoadedStack]:
+        """Base first."""
+        return self.base, self.new
+
+
+def plan_upgrade(asked: UpgradeRequest, places: Places, say: Say) -> UpgradePlan:
+    """Load both stacks, ask their environments, resolve the contracts; starts no replay.
+
+    Raises:
+        UsageError: a stack, its environment or a contract cannot be used.
+    """
+    base, new = (load_stack(name, places.search) for name in (asked.base, asked.new))
+    for loaded in (base, new):
+        say(f"asking stack {loaded.name}")
+        require_usable(loaded, places.cache)
+    if asked.bisect and (base.python is None or new.python is None):
+        raise StackError(
+            str(base.path if base.python is None else new.path), "python",
+            "stacks of a Python executable, to build those between", "an image or a pool",
+            "leave --bisect out",
+        )  # fmt: skip
+    names = asked.contracts or _known(places)
+    request = Request(names, limits=asked.limits, argv=asked.argv)
+    return UpgradePlan(base, new, plan_request(request, places, say))
+
+
+def plan_document(asked: UpgradeRequest, plan: UpgradePlan, places: Places) -> dict[str, Any]:
+    """What would run, with the medians of what these contracts took before, on any stack."""
+    slots = plan.planned.slots
+    counts = Counter(slot.contract for slot in slots)
+    seconds = took(places, list(counts))
+    rows = [{"contract": c, "replays": n, "seconds": seconds.get(c)} for c, n in counts.items()]
+    known = [n * seconds[c] for c, n in counts.items() if c in seconds]
+    more = ["a traced control repeats its culprit's call"]
+    more += ["one traced replay a stack for what changed"] if asked.trace else []
+    more += ["then the stacks between"] if asked.bisect else []
+    return {
+        "schema": 1,
+        "campaign": None,
+        "stacks": [
+            {"stack": s.name, "sha256": s.digest, "place": _place(s), "replays": rows}
+            for s in plan.stacks
+        ],
+        "seconds": len(plan.stacks) * sum(known) if len(known) == len(counts) else None,
+        "more": "; ".join(more),
+    }
+
+
+def _place(loaded: LoadedStack) -> str:
+    stack = loaded.stack
+    return loaded.python or stack.image or f"nodes labelled {stack.labels}"
+
+
+def _known(places: Places) -> tuple[str, ...]:
+    """Every contract that the store has evidence of, as it was last asked for."""
+    names: list[str] = []
+    if places.store.exists():
+        with places.open_store() as store:
+            known = known_contracts(store)
+        names = [a.name for a in known if a.expect is None and a.name not in MUST]
+    if not names:
+        fix = "name some: --contract NAME"
+        raise UsageError("upgrade-check", "--contract", "contracts to certify", "none known", fix)
+    return tuple(dict.fromkeys(names))
+
+
+def run_upgrade(
+    asked: UpgradeRequest, plan: UpgradePlan, places: Places, launcher: Launcher, say: Say
+) -> UpgradeAnswer:
+    """Certify on both stacks, look into what changed, record it, answer."""
+    request = Request(asked.contracts, limits=asked.limits, argv=asked.argv)
+    ran = []
+    for loaded in plan.stacks:
+        say(f"stack {loaded.name}")
+        told = certify(
+            replace(request, stack=loaded), plan.planned, of_stack(places, loaded),
+            launcher.within(surroundings(loaded, places.cache)), say,
+        )  # fmt: skip
+        ran.append(Side(loaded.name, loaded.digest, told.campaign))
+    found = tuple(Compared(r.name, r.execution_id) for r in plan.planned.named)
+    differ = tuple(changes(plan.base.stack, plan.new.stack))
+    upgrade = Upgrade(new_upgrade_id(), ran[0], ran[1], differ, found)
+    answer = _answer(asked, upgrade, plan, places)
+    moved = [e for e in answer.entries if e.moved.word in ("CHANGED", "REGRESSED")]
+    if asked.trace:
+        upgrade = _traced(asked, upgrade, moved, plan, places, launcher, say)
+    if asked.bisect:
+        upgrade = _bisected(asked, upgrade, moved, plan, places, launcher, say)
+    log_upgrade(places.open_landing(), upgrade)
+    return _answer(asked, upgrade, plan, places)
+
+
+def _answer(
+    asked: UpgradeRequest, upgrade: Upgrade, plan: UpgradePlan, places: Places
+) -> UpgradeAnswer:
+    named = plan.planned.named
+    about = [asked_of(r.name, r.execution_id, r.loaded.contract) for r in named]
+    with places.open_store() as store:
+        return answer_of(Answers(store, places.open_landing()), upgrade, about, asked.mode)
+
+
+def _traced(
+    asked: UpgradeRequest,
+    upgrade: Upgrade,
+    moved: Sequence[Entry],
+    plan: UpgradePlan,
+    places: Places,
+    launcher: Launcher,
+    say: Say,
+) -> Upgrade:
+    """One traced replay of each stack, of the first sample that differs."""
+    by_name = {r.name: r for r in plan.planned.named}
+    works = {e.contract: w for e in moved if (w := _trace_work(by_name[e.contract], e))}
+    if not works:
+        return upgrade
+    attempts: dict[str, list[str]] = {name: [] for name in works}
+    for loaded in plan.stacks:
+        slots = [Slot(i, name, 0, "named", work) for i, (name, work) in enumerate(works.items())]
+        planned = Planned([by_name[name] for name in works], [], slots)
+        request = Request(tuple(works), "trace", limits=asked.limits, argv=asked.argv, stack=loaded)
+        around = surroundings(loaded, places.cache)
+        _, ends = run_request(
+            request, planned, of_stack(places, loaded), launcher.within(around), say,
+            lambda _: [],
+        )  # fmt: skip
+        for end in ends:
+            attempts[end.slot.contract] += [end.attempt] if end.state == "COMPLETE" else []
+    told = (replace(c, traces=tuple(attempts.get(c.contract, ()))) for c in upgrade.contracts)
+    return replace(upgrade, contracts=tuple(told))
+
+
+def _trace_work(resolved: Resolved, entry: Entry) -> Work | None:
+    """None where there is nothing to trace, or nothing differs in rows."""
+    if entry.replays is None or not entry.replays.rows.kinds or not resolved.has_modules:
+        return None
+    _, arm, sample = entry.replays.rows.kinds[0].samples[0]
+    return Work("trace", batch_of(resolved, sample), (arm,), TraceOrder())
+
+
+def _bisected(
+    asked: UpgradeRequest,
+    upgrade: Upgrade,
+    moved: Sequence[Entry],
+    plan: UpgradePlan,
+    places: Places,
+    launcher: Launcher,
+    say: Say,
+) -> Upgrade:
+    """Which package brings each change."""
+    by_name = {r.name: r for r in plan.planned.named}
+    found = {}
+    for entry in moved:
+        task = Bisecting(by_name[entry.contract], entry, *plan.stacks, asked.limits, asked.argv)
+        found[entry.contract] = bisect(task, places, launcher, say)
+    told = (replace(c, found=found.get(c.contract, {})) for c in upgrade.contracts)
+    return replace(upgrade, contracts=tuple(told))
