@@ -31,6 +31,7 @@ PATTERNS: Mapping[str, str] = {
     "nodes.contracts.*": "the name of a contract, or NAME@BACKEND",
     "nodes.label": "the value of a node's label: letters, digits, dots, dashes and underscores",
     "nodes.platform.packages.*": 'a version, like "2.13.0"',
+    "others.*": 'a version, like "2.13.0"',
     "packages.*.record_sha256": "64 hexadecimal digits",
     "rules.contracts.*": 'the name of a contract, or names with wildcards, like "smollm2-*"',
     "rules.fleet": NAME_WORDS,
@@ -74,13 +75,20 @@ def wanted(location: Location, model: type[Table] = Contract) -> str:
             continue
         table = table_of(annotation)
         if named_tables(annotation) or table is None:
-            annotation, metadata = table, ()
+            annotation, metadata = table or _item_of(annotation), ()
             generic.append("*")
             continue
         field: FieldInfo = table.model_fields[part]
         annotation, metadata = field.annotation, tuple(field.metadata)
         generic.append(part)
     return PATTERNS.get(".".join(generic)) or _type_words(annotation, metadata)
+
+
+def _item_of(annotation: Any) -> Any:
+    """``dict[Name, X]`` -> X: tables of names hold plain values too."""
+    annotation = _present(annotation)
+    annotation = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    return get_args(annotation)[1] if get_origin(annotation) is dict else None
 
 
 def _present(annotation: Any) -> Any:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -45,14 +45,22 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def others(counted: Mapping[str, Any]) -> dict[str, str]:
+def others(counted: Iterable[str]) -> dict[str, str]:
     """Every installed distribution that is not counted already -> its version."""
     found: dict[str, str] = {}
-    for dist in metadata.distributions():
-        name = canonical(dist.metadata["Name"] or "")
-        if name and name not in (*counted, *NOT_COUNTED):
+    for name, dist in _installed():
+        if name not in (*counted, *NOT_COUNTED):
             found.setdefault(name, dist.version)  # of two on the path the first is imported
     return dict(sorted(found.items()))
+
+
+def _installed() -> Iterator[tuple[str, metadata.Distribution]]:
+    """By name. What Ray carries inside itself and puts on the path once it is imported
+    (``ray/thirdparty_files``) is part of Ray, whose version counts."""
+    path = [entry for entry in sys.path if not entry.endswith("thirdparty_files")]
+    for dist in metadata.distributions(path=path):
+        if name := canonical(dist.metadata["Name"] or ""):
+            yield name, dist
 
 
 def canonical(name: str) -> str:
@@ -78,9 +86,8 @@ def requirements() -> dict[str, list[str]]:
     from packaging.requirements import Requirement
 
     found: dict[str, list[str]] = {}
-    for dist in metadata.distributions():
-        name = canonical(dist.metadata["Name"] or "")
-        if name and name not in found:
+    for name, dist in _installed():
+        if name not in found:
             declared = [Requirement(text) for text in dist.requires or ()]
             here = [r for r in declared if r.marker is None or r.marker.evaluate({"extra": ""})]
             found[name] = [f"{canonical(r.name)}{r.specifier}" for r in here]

@@ -20,6 +20,7 @@ from fleet.contract.vary import in_words
 from fleet.errors import ContractError
 from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
+from fleet.evidence.upgrades import read_upgrades
 from fleet.judge import rules
 from fleet.judge.timeline import Step, steps
 from fleet.report import screen
@@ -28,6 +29,7 @@ from fleet.report.document import SCHEMA
 from fleet.report.filters import Filters
 from fleet.report.screen import Cells
 from fleet.report.today import Today
+from fleet.report.upgrade import UpgradeAnswer, answer_of
 from fleet.store import queries
 
 MOST_NAMED = 4
@@ -90,16 +92,20 @@ def _attempt(s: AttemptSummary, grade: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class History:
-    """Moments in time; ``note`` says why there are none, or none of what the file says today."""
+    """Moments in time; ``note`` says why there are none, or none of what the file says today.
+    ``upgrades``: comparisons of two stacks, judged anew."""
 
     contract: str
     moments: tuple[Moment, ...]
     note: str = ""
+    upgrades: tuple[UpgradeAnswer, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form."""
         told = [moment.to_json() for moment in self.moments]
-        return {"schema": SCHEMA, "contract": self.contract, "note": self.note, "history": told}
+        compared = [upgrade.to_json() | {"at_s": upgrade.upgrade.at_s} for upgrade in self.upgrades]
+        head = {"schema": SCHEMA, "contract": self.contract, "note": self.note}
+        return head | {"history": told, "upgrades": compared}
 
 
 def history_of(
@@ -136,7 +142,17 @@ def history_of(
             found.extend(moments_of(answers, asked, landed, controls, facts))
     found.sort(key=_when)
     told = tuple(m for m in _with_ids(found) if _fits(m, filters, facts))
-    return History(name, told, "" if current else note)
+    about = [today.get(each.execution_id, each) for each in ours]
+    return History(name, told, "" if current else note, _upgrades(answers, about, filters))
+
+
+def _upgrades(
+    answers: Answers, asked: Sequence[Asked], filters: Filters
+) -> tuple[UpgradeAnswer, ...]:
+    """Comparisons of stacks that were about the contract, in time."""
+    found = (u for u in read_upgrades(answers.landing) if filters.time(u.at_s))
+    told = (answer_of(answers, upgrade, asked) for upgrade in found)
+    return tuple(answer for answer in told if answer.entries)
 
 
 def _when(moment: Moment) -> tuple[float, str, str, tuple[str, ...], bool]:
@@ -273,6 +289,15 @@ def print_history(console: Console, history: History) -> None:
     for platform, name in names.items():
         digest = platform.removeprefix("sha256:")[:12] or "-"
         screen.verbatim(console, f"{name}: {labels[platform]} [{digest}]")
+    for upgrade in history.upgrades:
+        screen.verbatim(console, _compared(upgrade))
+
+
+def _compared(upgrade: UpgradeAnswer) -> str:
+    """One comparison of stacks, as it is judged now."""
+    about, words = upgrade.upgrade, upgrade.entries[0].moved.in_words()
+    at = screen.utc(about.at_s).replace("T", " ")[:16]
+    return f"{at} upgrade {about.base.stack} -> {about.new.stack}: {words} ({about.id})"
 
 
 def _what(moment: Moment) -> str:

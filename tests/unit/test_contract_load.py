@@ -12,6 +12,7 @@ from fleet.contract.fleet_file import Fleet
 from fleet.contract.keys import table_of
 from fleet.contract.model import Contract, Table
 from fleet.contract.policy import Policy
+from fleet.contract.stack import Stack
 from fleet.contract.starter import starter
 from fleet.errors import ContractError
 from tests.contract_text import contract_text
@@ -345,7 +346,7 @@ def test_every_string_form_of_the_model_has_words() -> None:
         for name, field in table.model_fields.items():
             inner = table_of(field.annotation)
             if inner is not None:
-                star = "*." if name == "arms" else ""
+                star = "*." if name in ("arms", "packages") else ""
                 found += patterned(inner, f"{prefix}{name}.{star}")
             elif "pattern=" in repr(field):
                 items = any(kind in repr(field.annotation) for kind in ("tuple[", "dict["))
@@ -353,6 +354,7 @@ def test_every_string_form_of_the_model_has_words() -> None:
         return found
 
     every = [*patterned(Contract, ""), *patterned(Fleet, ""), *patterned(Policy, "")]
+    every += patterned(Stack, "")
     claims = {"rules.vary.*"}  # whose form is no pattern: it is read as the command line's is
     assert sorted({*every, *claims}) == sorted(wording.PATTERNS)
 

@@ -1,0 +1,194 @@
+"""``fleet upgrade-check`` over whole campaigns: what each stack's replays find decides the word."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.errors import UsageError
+from fleet.evidence.landing import Landing
+from fleet.evidence.ledger import campaigns
+from fleet.evidence.upgrades import read_upgrades
+from fleet.report.answers import Answers
+from fleet.report.filters import Filters
+from fleet.report.history import history_of, print_history
+from fleet.report.upgrade import UpgradeAnswer
+from fleet.report.upgrade_view import print_markdown, print_upgrade, print_upgrade_plan
+from fleet.schedule import upgrade
+from fleet.schedule.upgrade import UpgradeRequest, plan_document, plan_upgrade, run_upgrade
+from fleet.store.open import open_reader
+from fleet.store.rebuild import rebuild
+from tests.campaigns import QUICK, places_in, write_configs
+from tests.two_stacks import StackLauncher, World, write_stack
+from tests.unit.screens import shown
+
+NEWER = {"numpy": "99.0"}
+HERE = World()
+ASKS = upgrade.require_usable
+
+
+@pytest.fixture(scope="session")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def make(root: Path, cache: Path, patched: pytest.MonkeyPatch, ask: bool = False) -> None:
+    """Two stacks and a contract; asking their environments takes seconds."""
+    patched.setenv("FLEET_CACHE", str(cache))
+    patched.setattr(upgrade, "require_usable", ASKS if ask else lambda loaded, cache: None)
+    write_configs(root / "configs")
+    write_stack(root, "old")
+    write_stack(root, "new", **NEWER)
+
+
+@pytest.fixture
+def root(
+    tmp_path: Path, _cache: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Path:
+    make(tmp_path, _cache, monkeypatch, ask="environment" in request.node.name)
+    return tmp_path
+
+
+def compared(root: Path, new: World, old: World = HERE, **asked: Any) -> UpgradeAnswer:
+    places = places_in(root)
+    request = UpgradeRequest("old", "new", ("toy",), limits=QUICK, **asked)
+    plan = plan_upgrade(request, places, lambda _: None)
+    launcher = StackLauncher(worlds={"old": old, "new": new})
+    return run_upgrade(request, plan, places, launcher, lambda _: None)
+
+
+def word(answer: UpgradeAnswer) -> tuple[str, int]:
+    (entry,) = answer.entries
+    return entry.moved.in_words(), answer.exit_code()
+
+
+QUICK_CASES = {
+    "kept": (HERE, World(NEWER), "KEPT(logits)", 0),
+    "another stack than was frozen": (HERE, HERE, "NOT_COVERED", 3),
+}
+CASES = {
+    "regressed": (HERE, World(NEWER, racy=True), "REGRESSED", 1),
+    "fixed": (World(racy=True), World(NEWER), "FIXED", 0),
+    "failing still": (World(racy=True), World(NEWER, racy=True), "STILL_FAIL", 1),
+}
+
+
+@pytest.mark.parametrize("name", QUICK_CASES)
+def test_what_the_replays_of_both_stacks_show_is_the_answer(root: Path, name: str) -> None:
+    old, new, expected, code = QUICK_CASES[name]
+    answer = compared(root, new, old)
+    entry = answer.entries[0]
+    assert word(answer) == (expected, code), entry.moved.reason
+    if expected == "NOT_COVERED":
+        assert "numpy" in entry.new.reason and "frozen 99.0" in entry.new.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_stack_that_fails_is_no_change_of_bits(root: Path, name: str) -> None:
+    old, new, expected, code = CASES[name]
+    answer = compared(root, new, old)
+    assert word(answer) == (expected, code), answer.entries[0].moved.reason
+
+
+Changed = tuple[Path, UpgradeAnswer]
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory, _cache: Path) -> Iterator[Changed]:
+    """Two stacks whose logits differ, compared once; to be read."""
+    root = tmp_path_factory.mktemp("changed")
+    with pytest.MonkeyPatch.context() as patched:
+        make(root, _cache, patched)
+        yield root, compared(root, World(NEWER, offset=0.5))
+
+
+def test_a_change_says_where_it_starts_what_differs_and_what_could_explain_it(
+    changed: Changed,
+) -> None:
+    _, answer = changed
+    assert word(answer) == ("CHANGED(logits)", 1)
+    (entry,) = answer.entries
+    assert entry.start is not None and entry.start.stage == "logits"
+    assert (entry.start.layer, entry.start.layers) == (None, (2, 3))
+    assert [each.name for each in answer.candidates] == ["numpy"]
+    document = json.loads(json.dumps(answer.to_json()))
+    told = document["contracts"][0]
+    assert told["differing"]["tokens"] == {"controlled": [0, 5], "current": [0, 5]}
+    assert set(told["metric"]["current"]) == {"base", "new"}
+    assert told["same_unit"] is True and told["base"]["platform"] != told["new"]["platform"]
+
+
+def test_a_person_and_a_pull_request_are_told_the_same(changed: Changed) -> None:
+    _, answer = changed
+    text = shown(print_upgrade, answer, 120)
+    assert "CHANGED(logits)" in text and "numpy" in text and "not localised" in text
+    table = shown(print_markdown, answer, 120)
+    assert "| toy | CHANGED(logits) |" in table and "old to new" in table
+    warned = replace(answer, mode="warn")
+    assert warned.exit_code() == 0 and "blocks nothing" in shown(print_upgrade, warned, 120)
+
+
+def test_the_history_shows_it_and_a_rebuild_keeps_it(changed: Changed) -> None:
+    root, answer = changed
+    places = places_in(root)
+    landing = Landing.open(places.landing)
+    (kept,) = read_upgrades(landing)
+    assert kept.id == answer.upgrade.id and kept.contracts == answer.upgrade.contracts
+    assert kept.id not in campaigns(landing)
+    other = root / "other.duckdb"
+    rebuild(other, landing)
+    for store in (places.store, other):
+        with open_reader(store) as opened:
+            found = history_of(
+                Answers(opened, landing), "toy", places.search, places.cache, Filters()
+            )
+        assert [each.entries[0].moved.in_words() for each in found.upgrades] == ["CHANGED(logits)"]
+        assert "upgrade old -> new: CHANGED(logits)" in shown(print_history, found, 120)
+
+
+def test_both_stacks_run_on_one_unit_each_with_its_own_controls(changed: Changed) -> None:
+    root, answer = changed
+    both = (answer.upgrade.base.campaign, answer.upgrade.new.campaign)
+    assert len(set(both)) == 2
+    with open_reader(places_in(root).store) as store:
+        rows = store.con.execute("SELECT campaign, contract FROM controls").fetchall()
+        units = store.con.execute("SELECT DISTINCT unit FROM attempts").fetchall()
+    assert {campaign for campaign, _ in rows} == set(both) and len(units) == 1
+
+
+def test_a_dry_run_says_what_would_run_and_how_long_it_took_before(changed: Changed) -> None:
+    root, _ = changed
+    places = places_in(root)
+    request = UpgradeRequest("old", "new")  # all that the store knows
+    plan = plan_upgrade(request, places, lambda _: None)
+    document = plan_document(request, plan, places)
+    assert document["seconds"] > 0
+    counts = {row["contract"]: row["replays"] for row in document["stacks"][0]["replays"]}
+    assert counts["toy"] == 2 and len(document["stacks"]) == 2
+    assert "in all about" in shown(print_upgrade_plan, document, 120)
+
+
+def test_without_evidence_a_contract_has_to_be_named(root: Path) -> None:
+    with pytest.raises(UsageError, match="none known"):
+        plan_upgrade(UpgradeRequest("old", "new"), places_in(root), lambda _: None)
+    named = UpgradeRequest("old", "new", ("toy",))
+    plan = plan_upgrade(named, places_in(root), lambda _: None)
+    document = plan_document(named, plan, places_in(root))
+    assert document["seconds"] is None and "not known" in shown(print_upgrade_plan, document, 120)
+
+
+def test_an_environment_that_cannot_be_used_is_told_before_anything_runs(root: Path) -> None:
+    (root / "new-python").unlink()
+    with pytest.raises(UsageError, match="a Python that runs"):
+        compared(root, World(NEWER))
+    shutil.copy("/bin/false", root / "new-python")
+    with pytest.raises(UsageError, match="a Python that answers"):
+        compared(root, World(NEWER))
+    assert not (root / "var").exists()
