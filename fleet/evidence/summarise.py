@@ -136,6 +136,7 @@ def _planned(summary: AttemptSummary, story: _Story) -> AttemptSummary:
         contract=body.get("contract", ""),
         execution_id=body.get("execution_id", ""),
         vary=tuple(body.get("vary", ())),
+        stack=str((body.get("stack") or {}).get("sha256", "")),
         varied=dict(body.get("varied", {})),
         num_samples=body.get("num_samples", 0),
         accepted_at_s=accepted.at_s if accepted else None,

@@ -98,6 +98,7 @@ class AttemptSummary:
     why its hooks may have changed what they watched, or None. ``varied``: what it took in place of
     the contract's own values; ``effective`` and its digests leave out what follows from that.
     ``pruned``: its rows are gone, by a decision that the ledger holds; all else is as it was.
+    ``stack``: the digest of the software stack that it was sent to, "" for the unit's own.
     ``withdrawals``: retractions of it, as whoever reads it sees them; none is ever stored here.
     ``night``: the one that its campaign was a unit's part of, "" for a campaign of its own.
     """
@@ -129,6 +130,7 @@ class AttemptSummary:
     varied: dict[str, Any] = field(default_factory=dict)
     pruned: bool = False
     night: str = ""
+    stack: str = ""
     withdrawals: tuple[Withdrawal, ...] = ()
 
     @cached_property

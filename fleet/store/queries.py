@@ -161,11 +161,24 @@ def units(con: Connection) -> dict[str, dict[str, Any]]:
     return {unit: json.loads(facts) for unit, facts in found}
 
 
+_SHOWN = """
+WITH told AS (
+    SELECT unit, platform, accepted_at_s, attempt,
+           coalesce(json_extract_string(summary, '$.stack'), '') = '' AS own
+    FROM attempts
+    WHERE unit <> '' AND platform IS NOT NULL AND accepted_at_s IS NOT NULL),
+shown AS (
+    SELECT * FROM told
+    WHERE own OR unit NOT IN (SELECT unit FROM told WHERE own))
+"""
+"""Replays that were sent to a stack do not say what their unit is: one that is being tried out is
+not there yet. Where a unit ran no others they are all that is known of it."""
+
+
 def newest_platforms(con: Connection) -> dict[str, tuple[str, float]]:
     """Unit -> the class key it showed last, as text, and when that was accepted."""
     found = con.execute(
-        "SELECT unit, arg_max(platform, accepted_at_s), max(accepted_at_s) FROM attempts "
-        "WHERE unit <> '' AND platform IS NOT NULL AND accepted_at_s IS NOT NULL "
+        _SHOWN + "SELECT unit, arg_max(platform, accepted_at_s), max(accepted_at_s) FROM shown "
         "GROUP BY unit ORDER BY unit"
     ).fetchall()
     return {unit: (to_text(platform), at_s) for unit, platform, at_s in found}
@@ -174,9 +187,9 @@ def newest_platforms(con: Connection) -> dict[str, tuple[str, float]]:
 def shown_platforms(con: Connection) -> list[tuple[str, str, float]]:
     """(unit, class key as text, when accepted) wherever a unit showed another one than before."""
     found = con.execute(
-        "SELECT unit, platform, accepted_at_s FROM (SELECT unit, platform, accepted_at_s, "
+        _SHOWN + "SELECT unit, platform, accepted_at_s FROM (SELECT unit, platform, accepted_at_s, "
         "lag(platform) OVER (PARTITION BY unit ORDER BY accepted_at_s, attempt) AS before "
-        "FROM attempts WHERE unit <> '' AND platform IS NOT NULL AND accepted_at_s IS NOT NULL) "
+        "FROM shown) "
         "WHERE before IS DISTINCT FROM platform ORDER BY unit, accepted_at_s"
     ).fetchall()
     return [(unit, to_text(platform), at_s) for unit, platform, at_s in found]

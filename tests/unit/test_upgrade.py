@@ -22,9 +22,10 @@ from fleet.report.upgrade import UpgradeAnswer
 from fleet.report.upgrade_view import print_markdown, print_upgrade, print_upgrade_plan
 from fleet.schedule import upgrade
 from fleet.schedule.upgrade import UpgradeRequest, plan_document, plan_upgrade, run_upgrade
+from fleet.store import queries
 from fleet.store.open import open_reader
 from fleet.store.rebuild import rebuild
-from tests.campaigns import QUICK, places_in, write_configs
+from tests.campaigns import QUICK, certified, places_in, write_configs
 from tests.two_stacks import StackLauncher, World, write_stack
 from tests.unit.screens import shown
 
@@ -161,6 +162,19 @@ def test_both_stacks_run_on_one_unit_each_with_its_own_controls(changed: Changed
         rows = store.con.execute("SELECT campaign, contract FROM controls").fetchall()
         units = store.con.execute("SELECT DISTINCT unit FROM attempts").fetchall()
     assert {campaign for campaign, _ in rows} == set(both) and len(units) == 1
+
+
+def test_a_stack_that_is_tried_is_not_what_its_unit_shows(changed: Changed) -> None:
+    root, _ = changed
+    copied = root.parent / "deployed"
+    shutil.copytree(root, copied, dirs_exist_ok=True)
+    with open_reader(places_in(copied).store) as store:
+        (tried,) = queries.newest_platforms(store.con).values()
+    certified(copied, "toy")
+    with open_reader(places_in(copied).store) as store:
+        (own,) = queries.newest_platforms(store.con).values()
+        told = queries.shown_platforms(store.con)
+    assert own[0] != tried[0] and [platform for _, platform, _ in told] == [own[0]]
 
 
 def test_a_dry_run_says_what_would_run_and_how_long_it_took_before(changed: Changed) -> None:
