@@ -79,6 +79,9 @@ def upgrade_check(
         bool, typer.Option(help="Find the package that brings a change, on stacks between the two.")
     ] = False,
     trace: Annotated[bool, typer.Option(help="Trace what changed across both stacks.")] = True,
+    reuse: Annotated[
+        bool, typer.Option(help="Take a stack's valid PASS of all of them, instead of replays.")
+    ] = False,
     mode: Annotated[Mode, typer.Option(help="info, warn: the same, and exit 0.")] = Mode.block,
     format: Annotated[Format, typer.Option(help="markdown: for a comment.")] = Format.text,
     dry_run: Annotated[bool, typer.Option(help="Print what would run, and how long.")] = False,
@@ -92,7 +95,7 @@ def upgrade_check(
         raise UsageError("command line", "--format", "one form", "--json too", "drop one")
     places = where.places()
     asked = UpgradeRequest(
-        base, new, tuple(contract or ()), trace, bisect, mode.value, running.limits(),
+        base, new, tuple(contract or ()), trace, bisect, reuse, mode.value, running.limits(),
         tuple(sys.argv[1:]),
     )  # fmt: skip
     with progress("loading both stacks") as say:

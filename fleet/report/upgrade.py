@@ -18,6 +18,7 @@ from fleet.evidence.platform import Platform
 from fleet.evidence.summary import AttemptSummary
 from fleet.evidence.trace import read_trace
 from fleet.evidence.upgrades import Compared, Upgrade
+from fleet.judge.apart import flattened
 from fleet.judge.compare import PairComparison
 from fleet.judge.tracing.culprit import Localisation
 from fleet.judge.tracing.localise import localise
@@ -71,7 +72,8 @@ class Replays:
 
 @dataclass(frozen=True)
 class Entry:
-    """One contract: the answer and what is behind it."""
+    """One contract: the answer and what is behind it. ``facts``: of the platforms, but packages,
+    that differ."""
 
     contract: str
     execution_id: str
@@ -79,6 +81,7 @@ class Entry:
     base: Verdict
     new: Verdict
     labels: tuple[str, str]
+    facts: Changes = field(default_factory=dict)
     replays: Replays | None = None
     start: Start | None = None
     trace: Localisation | None = None
@@ -100,6 +103,7 @@ class Entry:
             "base": _side(self.base, self.labels[0]),
             "new": _side(self.new, self.labels[1]),
             "same_unit": self.same_unit,
+            "facts": {key: list(values) for key, values in self.facts.items()},
             "start": asdict(self.start) if self.start else None,
             "culprit": None,
             "not_localised": [],
@@ -202,10 +206,9 @@ def _entry(
     base, new = (answers.verdict(c, asked, controls.get(c, ())) for c in campaigns)
     found = moved(base, new)
     facts = queries.platforms(answers.store.con)
-    one, other = (
-        Platform(facts[v.platform]["facts"]).label() if v.platform in facts else "unknown"
-        for v in (base, new)
-    )
+    places = [facts[v.platform]["facts"] if v.platform in facts else {} for v in (base, new)]
+    one, other = (Platform(each).label() if each else "unknown" for each in places)
+    differ = changes(_but_packages(places[0]), _but_packages(places[1]))
     replays = compared_replays(answers, asked, *campaigns)
     trace = traced_pair(answers.landing, compared.traces)
     began = None
@@ -213,9 +216,13 @@ def _entry(
         culprit = trace.culprit if trace else None
         began = start(replays.rows, replays.weights, bool(replays.settings), culprit)
     return Entry(
-        asked.name, asked.execution_id, found, base, new, (one, other), replays, began, trace,
-        compared.found,
+        asked.name, asked.execution_id, found, base, new, (one, other), differ, replays, began,
+        trace, compared.found,
     )  # fmt: skip
+
+
+def _but_packages(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return flattened({name: value for name, value in facts.items() if name != "packages"})
 
 
 def compared_replays(answers: Answers, asked: Asked, base: str, new: str) -> Replays | None:

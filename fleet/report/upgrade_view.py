@@ -83,6 +83,9 @@ def entry_lines(entry: Entry) -> Iterator[str]:
         told = [f"{key} {x!r} -> {y!r}" for key, (x, y) in replays.settings.items()]
         more = f" and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
         yield f"settings in force, candidates: {', '.join(told[:SHOWN])}{more}"
+    if entry.facts and entry.start is not None:
+        told = [f"{key} {x!r} -> {y!r}" for key, (x, y) in entry.facts.items()]
+        yield f"facts of the platforms, candidates: {', '.join(told)}"
     if entry.same_unit is False:
         yield "the two sides ran on two units: hardware is a candidate too"
     if entry.bisection:

@@ -8,6 +8,7 @@ it starts.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +17,11 @@ from typing import Any
 from fleet.contract.stack import LoadedStack, changes, load_stack
 from fleet.errors import StackError, UsageError
 from fleet.evidence.upgrades import Compared, Side, Upgrade, log_upgrade, new_upgrade_id
+from fleet.judge.present import DAY_S
+from fleet.judge.sets import in_order
+from fleet.judge.verdict import Verdict
 from fleet.replay.task import TraceOrder
-from fleet.report.answers import Answers, asked_of, known_contracts
+from fleet.report.answers import Answers, Asked, ControlsByCampaign, asked_of, known_contracts
 from fleet.report.upgrade import Entry, UpgradeAnswer, answer_of
 from fleet.schedule.bisect import Bisecting, bisect
 from fleet.schedule.certify import (
@@ -37,18 +41,20 @@ from fleet.schedule.plan import MUST, Slot, Work
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.stacks import require_usable, surroundings
 from fleet.schedule.tracing import batch_of
+from fleet.store import queries
 
 
 @dataclass(frozen=True)
 class UpgradeRequest:
     """What is asked. ``contracts``: none for all that the store has evidence of, controls left
-    out. ``trace`` what changed; ``bisect`` it."""
+    out. ``trace`` what changed; ``bisect`` it; ``reuse`` a valid PASS of a stack."""
 
     base: str
     new: str
     contracts: tuple[str, ...] = ()
     trace: bool = True
     bisect: bool = False
+    reuse: bool = False
     mode: str = "block"
     limits: Limits = field(default_factory=Limits)
     argv: tuple[str, ...] = ()
@@ -137,11 +143,13 @@ def run_upgrade(
     ran = []
     for loaded in plan.stacks:
         say(f"stack {loaded.name}")
-        told = certify(
-            replace(request, stack=loaded), plan.planned, of_stack(places, loaded),
-            launcher.within(surroundings(loaded, places.cache)), say,
-        )  # fmt: skip
-        ran.append(Side(loaded.name, loaded.digest, told.campaign))
+        campaign = _passed(loaded, plan, places) if asked.reuse else None
+        if campaign is None:
+            campaign = certify(
+                replace(request, stack=loaded), plan.planned, of_stack(places, loaded),
+                launcher.within(surroundings(loaded, places.cache)), say,
+            ).campaign  # fmt: skip
+        ran.append(Side(loaded.name, loaded.digest, campaign))
     found = tuple(Compared(r.name, r.execution_id) for r in plan.planned.named)
     differ = tuple(changes(plan.base.stack, plan.new.stack))
     upgrade = Upgrade(new_upgrade_id(), ran[0], ran[1], differ, found)
@@ -153,6 +161,30 @@ def run_upgrade(
         upgrade = _bisected(asked, upgrade, moved, plan, places, launcher, say)
     log_upgrade(places.open_landing(), upgrade)
     return _answer(asked, upgrade, plan, places)
+
+
+def _passed(loaded: LoadedStack, plan: UpgradePlan, places: Places) -> str | None:
+    """The newest campaign on this very stack whose PASSes of all these contracts are valid."""
+    if not places.store.exists():
+        return None
+    about = plan.planned.asked(plan.planned.named)
+    with places.open_store() as store:
+        answers = Answers(store, places.open_landing())
+        controls = ControlsByCampaign(answers, known_contracts(store))
+        landed = queries.summaries(store.con, execution_id=about[0].execution_id)
+        there = [s for s in landed if s.stack == loaded.digest and s.purpose == "certify"]
+        for name in reversed(list(dict.fromkeys(s.campaign for s in in_order(there)))):
+            verdicts = [answers.verdict(name, a, controls.get(name, ())) for a in about]
+            if all(_is_valid(v, a) for v, a in zip(verdicts, about, strict=True)):
+                return name
+    return None
+
+
+def _is_valid(verdict: Verdict, asked: Asked) -> bool:
+    """A PASS of that campaign, not older than the contract allows."""
+    at_s = verdict.accepted_at_s
+    young = at_s is not None and time.time() - at_s <= asked.require.valid_days * DAY_S
+    return verdict.verdict == "PASS" and young
 
 
 def _answer(

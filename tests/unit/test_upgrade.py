@@ -154,6 +154,19 @@ def test_the_history_shows_it_and_a_rebuild_keeps_it(changed: Changed) -> None:
         assert "upgrade old -> new: CHANGED(logits)" in shown(print_history, found, 120)
 
 
+def test_a_valid_pass_of_a_stack_may_be_reused_and_of_no_other(changed: Changed) -> None:
+    root, answer = changed
+    copied = root.parent / "reused"
+    shutil.copytree(root, copied, dirs_exist_ok=True)
+    again = compared(copied, World(NEWER, offset=0.5), reuse=True)
+    assert again.upgrade.base == answer.upgrade.base and again.upgrade.new == answer.upgrade.new
+    assert word(again) == ("CHANGED(logits)", 1) and again.upgrade.id != answer.upgrade.id
+    write_stack(copied, "old", pillow="99.0")
+    other = compared(copied, World(NEWER, offset=0.5), World({"pillow": "99.0"}), reuse=True)
+    assert other.upgrade.base.campaign != answer.upgrade.base.campaign
+    assert other.upgrade.new == answer.upgrade.new
+
+
 def test_both_stacks_run_on_one_unit_each_with_its_own_controls(changed: Changed) -> None:
     root, answer = changed
     both = (answer.upgrade.base.campaign, answer.upgrade.new.campaign)
