@@ -7,7 +7,7 @@ by halves. A step that cannot be built joins two groups. Pure: builds and runs n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Literal
@@ -30,8 +30,12 @@ class Stackside:
     requires: Requires
 
 
-def moves(base: Stackside, new: Stackside) -> list[tuple[str, ...]]:
-    """Groups of packages that differ, in an order in which every beginning fits together."""
+def moves(base: Stackside, new: Stackside, likely: Collection[str] = ()) -> list[tuple[str, ...]]:
+    """Groups of packages that differ, in an order in which every beginning fits together.
+
+    Those with ``likely`` packages come as early as they fit: a beginning that has the change is
+    told by a few samples, and one that has not only by a whole certification.
+    """
     names = base.versions.keys() | new.versions.keys()
     differ = sorted(n for n in names if base.versions.get(n) != new.versions.get(n))
     needs = {name: set[str]() for name in differ}
@@ -43,7 +47,7 @@ def moves(base: Stackside, new: Stackside) -> list[tuple[str, ...]]:
                 needs[name].add(other)  # as new it does not take the other as it was
             if _only_with(base, name, other, new.versions.get(other)):
                 needs[other].add(name)  # as it was it does not take the new other
-    return _ordered(needs)
+    return _ordered(needs, likely)
 
 
 def _only_with(side: Stackside, name: str, other: str, instead: str | None) -> bool:
@@ -64,7 +68,7 @@ def _fits(requirement: Requirement, version: str | None) -> bool:
         return False
 
 
-def _ordered(needs: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
+def _ordered(needs: Mapping[str, set[str]], likely: Collection[str]) -> list[tuple[str, ...]]:
     """Those that need each other are one group; what is needed comes first."""
     reach = {name: _reach(name, needs) for name in needs}
     group = {n: tuple(sorted({n} | {o for o in reach[n] if n in reach[o]})) for n in needs}
@@ -74,10 +78,12 @@ def _ordered(needs: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
     sorter = TopologicalSorter(graph)
     sorter.prepare()
     found: list[tuple[str, ...]] = []
+    ready: list[tuple[str, ...]] = []
     while sorter.is_active():
-        ready = sorted(sorter.get_ready())
-        found += ready
-        sorter.done(*ready)
+        ready += sorter.get_ready()
+        ready.sort(key=lambda names: (not set(names) & set(likely), names), reverse=True)
+        found.append(ready.pop())
+        sorter.done(found[-1])
     return found
 
 

@@ -114,7 +114,8 @@ def bisect(task: Bisecting, places: Places, launcher: Launcher, say: Say) -> dic
     """
     sides = _side(task.base, places), _side(task.new, places)
     steps = _Steps(task, sides, places, launcher, say)
-    search = Search(moves(*sides))
+    likely = task.base.stack.packages.keys() | task.new.stack.packages.keys()
+    search = Search(moves(*sides, likely))
     if not search.groups:
         return {"moves": [], "before": [], "alone": None, "steps": []}
     tried: list[Mapping[str, Any]] = []

@@ -30,6 +30,11 @@ def test_what_a_new_package_needs_comes_before_it() -> None:
     assert moves(side(OLD), side(NEW, a=["c>=2"])) == [("b",), ("c",), ("a",)]
 
 
+def test_what_is_likely_comes_as_early_as_it_fits() -> None:
+    assert moves(side(OLD), side(NEW), ["c"]) == [("c",), ("a",), ("b",)]
+    assert moves(side(OLD), side(NEW, c=["b>=2"]), ["c"]) == [("a",), ("b",), ("c",)]
+
+
 def test_what_an_old_package_does_not_take_comes_after_it() -> None:
     assert moves(side(OLD, c=["a<2"]), side(NEW)) == [("b",), ("c",), ("a",)]
 
