@@ -139,7 +139,8 @@ def run_upgrade(
     asked: UpgradeRequest, plan: UpgradePlan, places: Places, launcher: Launcher, say: Say
 ) -> UpgradeAnswer:
     """Certify on both stacks, look into what changed, record it, answer."""
-    request = Request(asked.contracts, limits=asked.limits, argv=asked.argv)
+    names = tuple(r.name for r in plan.planned.named)
+    request = Request(names, limits=asked.limits, argv=asked.argv)
     ran = []
     for loaded in plan.stacks:
         say(f"stack {loaded.name}")

@@ -15,6 +15,7 @@ from fleet.errors import UsageError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import campaigns
 from fleet.evidence.upgrades import read_upgrades
+from fleet.job import _contract as in_verdict_file
 from fleet.report.answers import Answers
 from fleet.report.filters import Filters
 from fleet.report.history import history_of, print_history
@@ -121,6 +122,8 @@ def test_a_change_says_where_it_starts_what_differs_and_what_could_explain_it(
     assert [each.name for each in answer.candidates] == ["numpy"]
     document = json.loads(json.dumps(answer.to_json()))
     told = document["contracts"][0]
+    assert in_verdict_file(told)["verdict"] == "CHANGED"
+    assert in_verdict_file(told)["grade"] == "logits" and in_verdict_file(told)["reason"]
     assert told["differing"]["tokens"] == {"controlled": [0, 5], "current": [0, 5]}
     assert set(told["metric"]["current"]) == {"base", "new"}
     assert told["same_unit"] is True and told["base"]["platform"] != told["new"]["platform"]
