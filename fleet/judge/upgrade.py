@@ -128,11 +128,13 @@ def start(
     if not stages:
         return None
     settings = {"settings"} if settings_differ else set()
-    layer, layers = localise(stages | settings)
+    _, layers = localise(stages | settings)
     first = earliest(stages) or ""
     words = BY_NAME[first].words
     if first == "logits" and culprit is not None:
-        # a module's code is of the framework, what it calls a kernel: both may be new there
-        layers = layers_of(culprit) if layers_of(culprit) != (3,) else (2, 3)
-        layer, words = (layers[0] if len(layers) == 1 else None), culprit.words
+        layers, words = layers_of(culprit), culprit.words
+    if layers == (3,):
+        # what runs at load, and in a module, is as much the framework's code as a kernel
+        layers = (2, 3)
+    layer = layers[0] if len(layers) == 1 else None
     return Start(first, layer, layers, words)

@@ -103,11 +103,10 @@ def _traced(entry: Entry) -> Iterator[str]:
     if culprit is None:
         yield "traced on both stacks: no module has the same input and another output"
     else:
-        place = culprit.path or "the model"
-        yield (
-            f"traced on both stacks: {place} ({culprit.class_name or culprit.kind}), "
-            f"step {culprit.step}, sample {', '.join(culprit.sample_ids)}: {culprit.words}"
-        )
+        who = f"{culprit.path or 'the model'} ({culprit.class_name or culprit.kind})"
+        at = f", step {culprit.step}, sample {', '.join(culprit.sample_ids)}"
+        when = at if culprit.sample_ids else ", at load"
+        yield f"traced on both stacks: {who}{when}: {culprit.words}"
     yield from (f"not told by the trace: {words}" for words in entry.trace.not_localised)
 
 
@@ -116,6 +115,9 @@ def bisection_lines(found: Mapping[str, Any]) -> Iterator[str]:
     moves, before = found["moves"], found["before"]
     if not moves:
         yield "bisected: no package differs"
+        return
+    if not found["steps"]:
+        yield f"nothing to bisect: {', '.join(moves)} is all that differs, or moves together"
         return
     together = "these move together: " if len(moves) > 1 else ""
     alone = {

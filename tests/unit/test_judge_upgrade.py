@@ -119,7 +119,8 @@ def test_an_earlier_stage_names_the_layer() -> None:
     found = start(rows(changed(ROWS, 1, prompt_sha256=b"x" * 32)), SAME, False)
     assert found is not None and (found.stage, found.layer) == ("prompt", 1)
     found = start(rows(flipped_logits(ROWS, 1)), SAME | {"post_init_weights": ("b", "c")}, False)
-    assert found is not None and (found.stage, found.layer) == ("post_init_weights", 3)
+    assert found is not None and (found.stage, found.layers) == ("post_init_weights", (2, 3))
+    assert found.layer is None  # two versions of a framework may convert otherwise at load
 
 
 def test_logits_alone_are_of_framework_or_kernel() -> None:
