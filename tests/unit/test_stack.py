@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fleet.contract.load import BUILTIN
 from fleet.contract.stack import (
     LoadedStack,
     Stack,
@@ -226,3 +227,10 @@ def test_this_environment_is_frozen_from_a_process_of_its_own(tmp_path: Path) ->
     assert not {"fleet", "pip"} & loaded.stack.versions().keys()
     with pytest.raises(StackError, match="File exists"):
         write(file, text)
+
+
+@pytest.mark.parametrize("name", list_stacks([BUILTIN]))
+def test_every_shipped_stack_loads_and_is_of_one_python(name: str) -> None:
+    found = load_stack(name, [BUILTIN], {"FLEET_STACKS": "/srv"})
+    assert found.python == f"/srv/{name}/bin/python"
+    assert found.stack.facts.python == "3.11.7" and "ray" in found.stack.others
