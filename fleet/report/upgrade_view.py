@@ -18,6 +18,9 @@ COLOURS = {0: "green", 1: "red", 3: "yellow"}
 SHOWN = 5
 """Samples and settings named in a line."""
 
+NAMED = 12
+"""Packages named in a line; the document has all."""
+
 
 def print_upgrade(console: Console, answer: UpgradeAnswer) -> None:
     """What the stacks have otherwise, then each contract and what is behind its word."""
@@ -63,7 +66,8 @@ def _row(entry: Entry) -> str:
 
 def _candidates(answer: UpgradeAnswer) -> str:
     told = [each.in_words() for each in answer.candidates]
-    return ", ".join(told) or "nothing that was frozen"
+    more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
+    return (", ".join(told[:NAMED]) or "nothing that was frozen") + more
 
 
 def entry_lines(entry: Entry) -> Iterator[str]:
