@@ -21,18 +21,17 @@ from fleet.report.answers import Answers, asked_of
 from fleet.report.diff import attempt_diff
 from fleet.report.upgrade import Entry
 from fleet.schedule.certify import (
-    Places,
     Planned,
     Request,
     Say,
     certify,
-    of_stack,
     plan_resolved,
     run_request,
 )
 from fleet.schedule.driver import Limits
 from fleet.schedule.launcher import Launcher
 from fleet.schedule.mixtures import Refused, build, same_content
+from fleet.schedule.places import Places
 from fleet.schedule.plan import Slot, Work
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.stacks import ask, surroundings
@@ -143,7 +142,7 @@ def _shown(
     task: Bisecting, mixed: LoadedStack, places: Places, launcher: Launcher, say: Say
 ) -> tuple[Seen, str, list[str]]:
     """Screened, and certified when nothing differed."""
-    places, near = of_stack(places, mixed), launcher.within(surroundings(mixed, places.cache))
+    places, near = places.of_stack(mixed.digest), launcher.within(surroundings(mixed, places.cache))
     work = Work("screen", task.samples)
     slots = [Slot(i, task.resolved.name, i, "named", work) for i in range(2)]
     request = Request((task.resolved.name,), "screen", limits=task.limits, argv=task.argv,

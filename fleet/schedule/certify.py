@@ -49,11 +49,6 @@ from fleet.store.open import Store, open_writer, publish
 Say = Callable[[str], None]
 
 
-def of_stack(places: Places, loaded: LoadedStack) -> Places:
-    """Kernels compiled on one stack are no other's."""
-    return replace(places, scratch=places.scratch / loaded.digest.removeprefix("sha256:")[:12])
-
-
 @dataclass(frozen=True)
 class Request:
     """What to run. ``samples`` and ``arms`` narrow it for ``fleet replay``; ``replays``,

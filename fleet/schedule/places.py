@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet.evidence.landing import Landing
@@ -25,6 +25,10 @@ class Places:
     scratch: Path
     remote: Remote | None = None
     trusted: Mapping[str, str] = field(default_factory=dict)
+
+    def of_stack(self, digest: str) -> Places:
+        """Of replays on that software stack: kernels compiled on one are no other's."""
+        return replace(self, scratch=self.scratch / digest.removeprefix("sha256:")[:12])
 
     def open_store(self) -> Store:
         """The store, to be read by whoever trusts these keys.

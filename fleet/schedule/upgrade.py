@@ -25,18 +25,17 @@ from fleet.report.answers import Answers, Asked, ControlsByCampaign, asked_of, k
 from fleet.report.upgrade import Entry, UpgradeAnswer, answer_of
 from fleet.schedule.bisect import Bisecting, bisect
 from fleet.schedule.certify import (
-    Places,
     Planned,
     Request,
     Say,
     certify,
-    of_stack,
     plan_request,
     run_request,
 )
 from fleet.schedule.driver import Limits
 from fleet.schedule.history import took
 from fleet.schedule.launcher import Launcher
+from fleet.schedule.places import Places
 from fleet.schedule.plan import MUST, Slot, Work
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.stacks import require_usable, surroundings
@@ -147,7 +146,7 @@ def run_upgrade(
         campaign = _passed(loaded, plan, places) if asked.reuse else None
         if campaign is None:
             campaign = certify(
-                replace(request, stack=loaded), plan.planned, of_stack(places, loaded),
+                replace(request, stack=loaded), plan.planned, places.of_stack(loaded.digest),
                 launcher.within(surroundings(loaded, places.cache)), say,
             ).campaign  # fmt: skip
         ran.append(Side(loaded.name, loaded.digest, campaign))
@@ -218,7 +217,7 @@ def _traced(
         request = Request(tuple(works), "trace", limits=asked.limits, argv=asked.argv, stack=loaded)
         around = surroundings(loaded, places.cache)
         _, ends = run_request(
-            request, planned, of_stack(places, loaded), launcher.within(around), say,
+            request, planned, places.of_stack(loaded.digest), launcher.within(around), say,
             lambda _: [],
         )  # fmt: skip
         for end in ends:
