@@ -109,9 +109,9 @@ def _run(command: list[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CampaignStopped(f"{command[0]}: {error}; run again to go on") from error
+        raise CampaignStopped(f"uv: {error}; run again to go on") from error
     if done.returncode:
-        raise CampaignStopped(f"{' '.join(command[:3])}: {done.stderr.strip()[-2000:]}")
+        raise CampaignStopped(f"uv {command[1]}: {done.stderr.strip()[-2000:]}")
 
 
 def same_content(mixed: Stack, ends: Iterable[Stack]) -> list[str]:
