@@ -133,6 +133,7 @@ def start(
     words = BY_NAME[first].words
     if first == "logits" and culprit is not None:
         layers, words = layers_of(culprit), culprit.words
+        words = words if str(culprit.path) in words else f"{culprit.path or 'the model'}: {words}"
     if layers == (3,):
         # what runs at load, and in a module, is as much the framework's code as a kernel
         layers = (2, 3)

@@ -8,7 +8,7 @@ named as the cause but what a bisection showed. Holds no rule.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fleet.contract.stack import Change
@@ -22,6 +22,7 @@ from fleet.judge.apart import flattened
 from fleet.judge.compare import PairComparison
 from fleet.judge.tracing.culprit import Localisation
 from fleet.judge.tracing.localise import localise
+from fleet.judge.tracing.proof import NOT_REPEATED
 from fleet.judge.upgrade import CODES, Moved, Start, exit_code, moved, start
 from fleet.judge.verdict import Verdict
 from fleet.report.answers import Answers, Asked, ControlsByCampaign, known_contracts
@@ -29,6 +30,9 @@ from fleet.report.diff import Changes, changes
 from fleet.store import queries
 
 SCHEMA = 1
+ACROSS = "the same input, another output"
+"""Of a module on two stacks, where within one stack a race or a choice of kernel would be meant."""
+
 WEIGHTS = ("checkpoint", "post_init_weights")
 
 
@@ -246,4 +250,8 @@ def traced_pair(landing: Landing, attempts: Sequence[str]) -> Localisation | Non
         traces = [t for a in attempts if (t := read_trace(landing, a)) is not None]
     except EvidenceError:
         return None
-    return localise(traces) if len(traces) == 2 else None
+    found = localise(traces) if len(traces) == 2 else None
+    if found is None or found.culprit is None:
+        return found
+    words = found.culprit.words.replace(NOT_REPEATED, ACROSS)
+    return replace(found, culprit=replace(found.culprit, words=words))

@@ -123,8 +123,11 @@ def test_two_versions_of_transformers_keep_their_bits(root: Path) -> None:
     )
 
 
-def test_two_versions_of_torch(root: Path) -> None:
+def test_two_versions_of_torch_keep_tokens_and_change_logits(root: Path) -> None:
     pins = ("torch==2.14.1", *BASE[1:])
     frozen(root, "torch-2.14", environment(root / "torch", pins))
     code, told = compared(root, "base", "torch-2.14", "--contract", FLOAT16)
-    assert (code, told[FLOAT16]["verdict"]) == (0, "KEPT")
+    changed = told[FLOAT16]
+    assert (code, changed["verdict"], changed["attained_grade"]) == (1, "CHANGED", "logits")
+    assert changed["differing"]["tokens"] == {"controlled": [0, 24], "current": [0, 24]}
+    assert (changed["culprit"]["path"], changed["culprit"]["class"]) == ("lm_head", "Linear")

@@ -17,6 +17,8 @@ from fleet.evidence.trace import Call, Trace
 from fleet.judge.bounds import record_bound
 from fleet.judge.tracing.culprit import Kind
 
+NOT_REPEATED = "not repeated: race or kernel choice, undecided"
+
 Pair = tuple[int, int]
 """A replay that stayed and one that departed."""
 
@@ -78,7 +80,7 @@ class Proof:
         elif total:
             words = f"{total} repeats agree: a rare race (<= {bound:.2g} a call) or a kernel choice"
         else:
-            words = "not repeated: race or kernel choice, undecided"
+            words = NOT_REPEATED
         return Finding("undecided", words, proof)
 
     def _odd_facts(self, path: str, pair: Pair) -> list[str]:
