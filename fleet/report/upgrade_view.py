@@ -65,7 +65,8 @@ def _row(entry: Entry) -> str:
 
 
 def _candidates(answer: UpgradeAnswer) -> str:
-    told = [each.in_words() for each in answer.candidates]
+    both_first = sorted(answer.candidates, key=lambda each: None in (each.base, each.new))
+    told = [each.in_words() for each in both_first]
     more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
     return (", ".join(told[:NAMED]) or "nothing that was frozen") + more
 
