@@ -1,8 +1,8 @@
-"""A dataset: a small TOML that pins one JSONL file by digest, and the records in it.
+"""A dataset: a small TOML that pins one file of records by digest, JSON Lines or Parquet.
 
 Every record has a unique ``id`` and a gold ``answer``; its other fields belong to the templates and
-parsers. Knows no prompt and no model. Keeps: the questions are those the TOML pins, byte for byte,
-each exactly once, or nothing starts.
+parsers, but for ``images`` (:mod:`fleet.contract.images`). Knows no prompt and no model. Keeps: the
+questions are those the TOML pins, byte for byte, each exactly once, or nothing starts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fleet.contract.canonical import from_text, to_text
+from fleet.contract.images import in_parquet
 from fleet.contract.keys import nearest
+from fleet.contract.parquet import parquet_lines
 from fleet.contract.records import parse_records, reread_records, stream_records
 from fleet.contract.sample_ids import SampleIds, held_once
 from fleet.contract.source import NAME, read_toml
@@ -30,7 +32,7 @@ OPTIONAL = ("description", "license")
 
 @dataclass(frozen=True)
 class LoadedDataset:
-    """``path`` is the TOML, ``file`` the JSONL, ``digest`` that of the JSONL's bytes (32 bytes).
+    """``path`` is the TOML, ``file`` the records, ``digest`` that of the file's bytes (32 bytes).
 
     ``ids`` are the sample ids in file order. Records are not held: a large data set is read again,
     and checked again, by whoever wants them.
@@ -118,8 +120,12 @@ def _stream(
                 hasher.update(line)
                 yield line.removesuffix(b"\n")
 
-    yield from read(lines(), str(file))
-    _require_pinned(path, file, pinned, hasher.digest())
+    if in_parquet(file):
+        yield from read(parquet_lines(file), str(file))
+        _require_pinned(path, file, pinned, _sha256(path, file))
+    else:
+        yield from read(lines(), str(file))
+        _require_pinned(path, file, pinned, hasher.digest())
 
 
 def list_datasets(search: Sequence[Path]) -> list[str]:
@@ -156,7 +162,7 @@ def _find(name: str, folders: Sequence[Path]) -> Path:
 
 
 def _pin(path: Path, raw: Mapping[str, Any]) -> tuple[Path, bytes]:
-    """The JSONL's path and the digest it is pinned by."""
+    """The file's path and the digest it is pinned by."""
     known = (*REQUIRED, *OPTIONAL)
     for key, value in raw.items():
         if key not in known:

@@ -18,7 +18,7 @@ from fleet.contract.model import Contract
 PAYLOAD_SCHEMA = 1
 """Schema in which the hashed form was first defined. It does not follow the format's schema."""
 
-INTRODUCED: Mapping[str, Any] = MappingProxyType({})
+INTRODUCED: Mapping[str, Any] = MappingProxyType({"model.processor": None})
 """Keys added after schema 1, dotted (``arms.*.key`` for a key of every arm), with the default each
 was introduced with. Such a key is hashed only when it differs from that default."""
 
@@ -34,8 +34,9 @@ class Digests:
 
     ``checkpoint``: of canonical JSON {tensor name: tensor digest}. ``config``: of the model's
     configuration, where a rotary base or a norm's epsilon lives and in no tensor. ``dataset``: of
-    the JSONL's bytes. ``chat_template``: SHA-256 of nothing when there is none. ``parsers``: arm ->
-    digest of the parser's one file.
+    the bytes of its one file, whose records name every image by digest. ``chat_template``: SHA-256
+    of nothing when there is none. ``parsers``: arm -> digest of the parser's one file.
+    ``processor``: of what turns images into pixels; None, and then not hashed, for a text model.
     """
 
     checkpoint: bytes
@@ -44,10 +45,12 @@ class Digests:
     tokenizer: bytes
     chat_template: bytes
     parsers: Mapping[str, bytes]
+    processor: bytes | None = None
 
     def as_text(self) -> dict[str, Any]:
         """JSON form, digests as ``sha256:`` text."""
         return {
+            **({"processor": to_text(self.processor)} if self.processor is not None else {}),
             "checkpoint": to_text(self.checkpoint),
             "config": to_text(self.config),
             "dataset": to_text(self.dataset),

@@ -47,6 +47,7 @@ class Model(Table):
     engine: Literal["transformers", "gptqmodel", "synthetic"] = "transformers"
     dtype: Literal["bfloat16", "float16", "float32"]
     kind: Literal["text", "vision"] = "text"
+    processor: Literal["fast", "slow"] | None = None
     trust_remote_code: bool = False
     code_sha256: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
 
@@ -59,6 +60,8 @@ class Model(Table):
             )
         if self.trust_remote_code != (self.code_sha256 is not None):
             raise ValueError("trust_remote_code = true and code_sha256 go together")
+        if (self.kind == "vision") != (self.processor is not None):
+            raise ValueError('kind = "vision" and processor go together')
         return self
 
 

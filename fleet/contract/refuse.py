@@ -20,8 +20,9 @@ def refuse_unavailable(contract: Contract, where: str) -> None:
         ContractError: with the key and a value that is supported.
     """
     require = contract.require
-    if contract.model.kind == "vision":
-        raise _unsupported(where, "model.kind", '"text"', '"vision"', 'write kind = "text"')
+    if contract.model.kind == "vision" and contract.model.engine == "synthetic":
+        text = '"text" (the engine sees no image)'
+        raise _unsupported(where, "model.kind", text, '"vision"', 'write kind = "text"')
     if require.grade == "modules" and contract.model.engine == "synthetic":
         grades = 'one of "metric", "prediction", "tokens", "logits" (the engine has no modules)'
         raise _unsupported(where, "require.grade", grades, '"modules"', 'write grade = "logits"')

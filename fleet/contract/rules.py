@@ -36,6 +36,13 @@ RULES: tuple[Rule, ...] = (
         "leave both out, or pin the remote code by its digest",
     ),
     Rule(
+        'kind = "vision" and processor go together',
+        "model.processor",
+        'kind = "vision" together with processor = "fast" or "slow", or neither',
+        ("model.kind", "model.processor"),
+        "name the image processor: the two give other pixels; a text model has none",
+    ),
+    Rule(
         "bits, group_size and backend go with",
         "quantization.method",
         'method = "awq" or "gptq" beside bits, group_size and backend',

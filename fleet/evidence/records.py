@@ -1,5 +1,6 @@
-"""One row per sample and arm: what the process saw, and its Arrow schema, format 1.
+"""One row per sample and arm: what the process saw, and its Arrow schema.
 
+Format 1 is a row of text alone; format 2 has the columns of its images beside them.
 Knows no engine. Keeps law 1: no field of a grade may be NULL; an answer that the parser could not
 read is the typed value UNPARSED (``unparsed`` true, ``parsed_answer`` empty), never NULL.
 """
@@ -16,8 +17,9 @@ from typing import Any
 import pyarrow as pa
 
 from fleet.evidence.digests import ids_bytes
+from fleet.evidence.images import DIGEST_COLUMNS, TEXT_COLUMN, ImageEvidence
 
-RECORD_FORMAT = 1
+RECORD_FORMAT, IMAGES_FORMAT = 1, 2
 DIGEST = pa.binary(32)
 
 
@@ -79,6 +81,19 @@ top-1 minus top-2 in logits and in units in the last place; 0 ulps is an exact t
 ``nonfinite`` counts NaN and infinities over all steps; ``stop`` is ``eos`` or ``length``."""
 
 
+IMAGES_SCHEMA = pa.schema(
+    [
+        *SCHEMA,
+        *(_column(name, DIGEST) for name in DIGEST_COLUMNS),
+        _column(TEXT_COLUMN, pa.string()),
+    ],
+    metadata={"fleet.record_format": str(IMAGES_FORMAT)},
+)
+"""Rows of samples with images; all else is as in :data:`SCHEMA`."""
+
+SCHEMAS = {str(RECORD_FORMAT): SCHEMA, str(IMAGES_FORMAT): IMAGES_SCHEMA}
+
+
 @dataclass(frozen=True)
 class Record:
     """One row of :data:`SCHEMA`; digests are 32 bytes, ids are ints."""
@@ -116,6 +131,18 @@ class Record:
     def to_row(self) -> dict[str, Any]:
         """The row, with its row digests computed here and nowhere else."""
         row = {f.name: getattr(self, f.name) for f in fields(self)}
+        return row | row_digests(row)
+
+
+@dataclass(frozen=True)
+class ImageRecord(Record):
+    """One row of :data:`IMAGES_SCHEMA`."""
+
+    images: ImageEvidence
+
+    def to_row(self) -> dict[str, Any]:
+        """The row of text, with the columns of its images."""
+        row = {f.name: getattr(self, f.name) for f in fields(self)} | self.images.columns()
         return row | row_digests(row)
 
 
@@ -159,12 +186,13 @@ def logits_fields(row: dict[str, Any]) -> list[bytes]:
 
 
 def input_fields(row: dict[str, Any]) -> list[bytes]:
-    """What went in: raw record, prompt, ids, mask."""
+    """What went in: raw record, prompt, ids, mask; and the images, stage by stage."""
     return [
         row["raw_record_sha256"],
         row["prompt_sha256"],
         row["prompt_ids_sha256"],
         row["attention_mask_sha256"],
+        *(row[name] for name in DIGEST_COLUMNS if name in row),
     ]
 
 
@@ -187,5 +215,7 @@ def row_digests(row: dict[str, Any], graded: dict[str, bytes] | None = None) -> 
 
 
 def to_table(records: Sequence[Record]) -> pa.Table:
-    """An Arrow table of :data:`SCHEMA`."""
-    return pa.Table.from_pylist([record.to_row() for record in records], schema=SCHEMA)
+    """An Arrow table of :data:`SCHEMA`, of :data:`IMAGES_SCHEMA` where samples have images."""
+    with_images = any(isinstance(record, ImageRecord) for record in records)
+    schema = IMAGES_SCHEMA if with_images else SCHEMA
+    return pa.Table.from_pylist([record.to_row() for record in records], schema=schema)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fleet.errors import EvidenceError
-from fleet.evidence.records import RECORD_FORMAT, SCHEMA
+from fleet.evidence.records import IMAGES_SCHEMA, SCHEMA, SCHEMAS
 
 BATCH_ROWS = 1024
 
@@ -25,14 +25,18 @@ IDENTITY = ("attempt", "arm", "position", "sample_id", "is_correct")
 
 DERIVED_FROM = tuple(
     name
-    for name in SCHEMA.names
+    for name in IMAGES_SCHEMA.names
     if name not in ("attempt", "top_ids", "top_bits", "rng_sha256", "seconds", "finished_at_s")
 )
-"""Columns that a digest, a root or a count is derived from."""
+"""Columns that a digest, a root or a count is derived from, as far as a row has them."""
 
 
-def check_columns(parts: Sequence[Path]) -> None:
-    """Every part has exactly the columns and types of the record schema.
+def check_columns(parts: Sequence[Path], with_images: bool = False) -> None:
+    """Every part has exactly the columns and types of its record schema.
+
+    Args:
+        parts: Parquet files of one attempt.
+        with_images: every sample had images, and every part must say what they were.
 
     Raises:
         EvidenceError: naming the part and the column.
@@ -42,13 +46,14 @@ def check_columns(parts: Sequence[Path]) -> None:
             schema = pq.read_schema(part)
         except (pa.ArrowInvalid, OSError) as error:
             raise EvidenceError("evidence-altered", f"{part.name}: not Parquet: {error}") from error
-        missing = sorted(set(SCHEMA.names) - set(schema.names))
+        found = (schema.metadata or {}).get(b"fleet.record_format", b"").decode()
+        wanted = IMAGES_SCHEMA if with_images else SCHEMAS.get(found, SCHEMA)
+        missing = sorted(set(wanted.names) - set(schema.names))
         if missing:
             raise EvidenceError("missing-evidence", f"{part.name}: no column {', '.join(missing)}")
-        found = (schema.metadata or {}).get(b"fleet.record_format", b"").decode()
-        if found != str(RECORD_FORMAT) or set(schema.names) != set(SCHEMA.names):
+        if found not in SCHEMAS or set(schema.names) != set(SCHEMAS[found].names):
             raise EvidenceError("evidence-altered", f"{part.name}: record format {found!r}")
-        for column in SCHEMA:
+        for column in wanted:
             if schema.field(column.name).type != column.type:
                 raise EvidenceError(
                     "evidence-altered", f"{part.name}: {column.name} is {schema.field(column.name)}"
@@ -114,9 +119,10 @@ def derivable_rows(parts: Sequence[Path], in_order: bool) -> Iterator[dict[str, 
     """Like :func:`rows`, with the columns of :data:`DERIVED_FROM` alone and the lists of ids and
     of digests packed into bytes, which is how they are hashed."""
     for batch in _batches(parts, in_order):
-        columns = [_values(batch.column(name), name) for name in DERIVED_FROM]
+        names = [name for name in DERIVED_FROM if name in batch.schema.names]
+        columns = [_values(batch.column(name), name) for name in names]
         for values in zip(*columns, strict=True):
-            yield dict(zip(DERIVED_FROM, values, strict=True))
+            yield dict(zip(names, values, strict=True))
 
 
 def _batches(parts: Sequence[Path], in_order: bool) -> Iterator[pa.RecordBatch]:

@@ -19,6 +19,7 @@ CAUSES: dict[str, str] = {
     "undeclared-decoding": "a decoding rule was in force that the contract does not declare",
     "weights-not-of-checkpoint": "a loaded tensor is not the checkpoint's",
     "pinned-content-changed": "a pinned checkpoint, dataset, tokenizer, template or parser changed",
+    "inputs-changed": "a sample's images gave other pixels when they were run than before",
     "not-fresh": "the process was not fresh",
     "cannot-observe": "a fact that the protocol needs could not be observed",
     "placement": "a tensor was not on the slot's device",

@@ -15,6 +15,7 @@ from typing import Any
 from fleet.contract.canonical import digest_json, sha256, to_text
 from fleet.contract.vary import comparable
 from fleet.errors import EvidenceError
+from fleet.evidence.images import PROCESSOR
 from fleet.evidence.landing import Landing, file_sha256
 from fleet.evidence.ledger import Entry
 from fleet.evidence.manifest import Manifest, Process
@@ -307,7 +308,7 @@ def _with_rows(
         return replace(summary, rows=_readable_rows(parts))
     assert complete is not None
     planned, manifest = complete
-    check_columns(parts)
+    check_columns(parts, with_images=PROCESSOR in manifest.effective)
     arms = planned.body["arms"]
     in_order = check_sample_set(summary.attempt, parts, planned.body["sample_ids"], arms)
     modules = _modules(landing, planned, manifest)

@@ -24,7 +24,8 @@ STAGE_COLUMNS: tuple[str, ...] = (
     "tokens_sha256",
     "prediction_sha256",
 )
-"""Row digests whose column digest (over an arm's rows in dataset order) a summary carries."""
+"""Row digests whose column digest (over an arm's rows in dataset order) a summary carries; those of
+:data:`fleet.evidence.images.DIGEST_COLUMNS` too, where samples have images."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class ArmSummary:
 class Power:
     """How much a set of equal records can prove (law 8). Counts are records unless named.
 
-    Inputs are distinct by their ids: what the model saw, whatever the record was called.
+    Inputs are distinct by their ids and pixels: what the model saw, whatever the record was called.
     """
 
     records: int

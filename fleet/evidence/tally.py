@@ -17,6 +17,7 @@ from fleet.contract.canonical import sha256, to_text
 from fleet.errors import EvidenceError
 from fleet.evidence.digests import ids_bytes, token_sequence_digest
 from fleet.evidence.distinct import Distinct
+from fleet.evidence.images import DIGEST_COLUMNS, TEXT_COLUMN, image_digests
 from fleet.evidence.modules import Batch
 from fleet.evidence.records import graded_fields, length_prefixed, row_digests
 from fleet.evidence.roots import ROOTED, TRACED, ArmRoots, attempt_roots
@@ -83,6 +84,7 @@ class _ArmTally:
     correct: int = 0
     unparsed: int = 0
     truncated: int = 0
+    images: int = 0
 
 
 @dataclass
@@ -98,7 +100,7 @@ class _PowerTally:
     smallest_margin: float = math.inf
 
     def add(self, row: Row) -> None:
-        self.inputs.add(row["prompt_ids_sha256"])
+        self.inputs.add(row["prompt_ids_sha256"] + row.get("image_processed_sha256", b""))
         self.outputs.add(ids_bytes(row["generated_token_ids"]))
         self.decode_steps += row["generated_token_count"]
         self.ended_at_step_1 += row["generated_token_count"] == 1 and row["stop"] == "eos"
@@ -141,7 +143,7 @@ def _tallies(
     return {
         arm: _ArmTally(
             ArmRoots(arm, *counts.get(arm, (0, 0)), grades),
-            {name: hashlib.sha256() for name in STAGE_COLUMNS},
+            {name: hashlib.sha256() for name in (*STAGE_COLUMNS, *DIGEST_COLUMNS)},
         )
         for arm in arms
     }
@@ -163,9 +165,18 @@ def _check_row(row: Row, graded: dict[str, bytes]) -> None:
         "prompt_sha256": sha256(row["prompt_text"].encode("utf-8")),
         "full_sequence_sha256": sequence,
     }
+    if TEXT_COLUMN in row:
+        derived |= _image_digests(row)
     for name, digest in derived.items():
         if row[name] != digest:
             raise EvidenceError("evidence-altered", f"{_where(row)}: {name} does not match the row")
+
+
+def _image_digests(row: Row) -> dict[str, bytes]:
+    try:
+        return image_digests(row[TEXT_COLUMN])
+    except ValueError as error:
+        raise EvidenceError("evidence-altered", f"{_where(row)}: {TEXT_COLUMN}: {error}") from error
 
 
 def _where(row: Row) -> str:
@@ -174,8 +185,9 @@ def _where(row: Row) -> str:
 
 def _count(tally: _ArmTally, row: Row, graded: dict[str, bytes]) -> None:
     tally.roots.add(row, graded)
-    for name in STAGE_COLUMNS:
+    for name in (*STAGE_COLUMNS, *(DIGEST_COLUMNS if TEXT_COLUMN in row else ())):
         tally.columns[name].update(row[name])
+    tally.images += TEXT_COLUMN in row
     tally.rows += 1
     tally.correct += row["is_correct"]
     tally.unparsed += row["unparsed"]
@@ -189,5 +201,9 @@ def _arm_summary(tally: _ArmTally, roots: dict[str, bytes]) -> ArmSummary:
         unparsed=tally.unparsed,
         truncated=tally.truncated,
         roots={grade: to_text(root) for grade, root in roots.items()},
-        columns={name: to_text(h.digest()) for name, h in tally.columns.items()},
+        columns={
+            name: to_text(h.digest())
+            for name, h in tally.columns.items()
+            if tally.images or name not in DIGEST_COLUMNS
+        },
     )

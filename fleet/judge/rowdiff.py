@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.judge.stages import INPUT_COLUMNS
+from fleet.judge.picturediff import picture_words
+from fleet.judge.stages import INPUT_COLUMNS, input_columns
 
 Row = Mapping[str, Any]
 """Columns of :data:`fleet.evidence.records.SCHEMA`."""
@@ -36,8 +37,8 @@ class RowDifference:
 
     ``stage``: the earliest stage that differs, *settings* only when no value does. ``step``: where
     inside it (decode step; index of a prompt id; character of a prompt), None for a digest.
-    ``broken``: grades whose own fields differ, in the order data flows. ``same_input``: the four
-    input digests and the settings digest are known and equal, so what differs after them sticks.
+    ``broken``: grades whose own fields differ, in the order data flows. ``same_input``: the input
+    digests and the settings digest are known and equal, so what differs after them sticks.
     """
 
     arm: str
@@ -60,7 +61,7 @@ def classify(row_a: Row, row_b: Row) -> RowDifference | None:
         found = ("settings", None, "settings or batch plan differ, every value is equal")
     if found is None:
         return None
-    same = all(_equal(row_a, row_b, name) for name in (*INPUT_COLUMNS, "settings_sha256"))
+    same = all(_equal(row_a, row_b, name) for name in (*input_columns(row_a, row_b), *SETTINGS))
     return RowDifference(
         arm=row_a["arm"],
         sample_id=row_a["sample_id"],
@@ -139,6 +140,8 @@ def _input(row_a: Row, row_b: Row) -> _Found | None:
         return stage, *_prompt_words(row_a, row_b)
     if stage == "prompt_ids":
         return stage, *_ids_words(row_a, row_b)
+    if stage.startswith("image_"):
+        return stage, None, picture_words(stage, row_a, row_b)
     return stage, None, "attention masks differ, prompt ids equal"
 
 

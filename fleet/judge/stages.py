@@ -7,8 +7,11 @@ Settings stand apart: they are a candidate cause of what differs after them, nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from fleet.evidence.images import DIGEST_COLUMNS
 
 LAYERS: dict[int, str] = {
     1: "input",
@@ -30,10 +33,14 @@ class Stage:
 
 STAGES: tuple[Stage, ...] = (
     Stage("sample", (4,), "sample identity and protocol"),
+    Stage("image_file", (1,), "image file"),
     Stage("raw_record", (1,), "raw record"),
+    Stage("image_decoded", (1,), "decoded image"),
+    Stage("image_processed", (1,), "image resized and normalised"),
     Stage("prompt", (1,), "rendered prompt text"),
     Stage("prompt_ids", (1,), "prompt token ids"),
     Stage("attention_mask", (1,), "attention mask"),
+    Stage("image_places", (1,), "places of the images among the tokens"),
     Stage("checkpoint", (2,), "checkpoint tensors"),
     Stage("post_init_weights", (3,), "weights after initialisation, checkpoint equal"),
     Stage("settings", (2,), "effective settings or batch plan"),
@@ -44,18 +51,30 @@ STAGES: tuple[Stage, ...] = (
     Stage("parser", (4,), "parser: raw answer equal, parsed answer differs"),
     Stage("end_weights", (5,), "weights changed during the replay"),
 )
-"""``modules`` joins before ``logits`` when traces are judged."""
+"""``modules`` joins before ``logits`` when traces are judged. A record names its images by digest,
+so another file makes another record too: the file comes first. How many ids stand for an image
+follows from its size once resized, so the pixels come before the ids."""
 
 BY_NAME: dict[str, Stage] = {stage.name: stage for stage in STAGES}
 ORDER: dict[str, int] = {stage.name: i for i, stage in enumerate(STAGES)}
 
 INPUT_COLUMNS: dict[str, str] = {
+    "image_file_sha256": "image_file",
     "raw_record_sha256": "raw_record",
+    "image_decoded_sha256": "image_decoded",
+    "image_processed_sha256": "image_processed",
     "prompt_sha256": "prompt",
     "prompt_ids_sha256": "prompt_ids",
     "attention_mask_sha256": "attention_mask",
+    "image_places_sha256": "image_places",
 }
 """Row column -> stage, in stage order."""
+
+
+def input_columns(*rows: Mapping[str, Any]) -> tuple[str, ...]:
+    """The input columns that these rows must have: those of images where any of them has images."""
+    with_images = any(name in row for row in rows for name in DIGEST_COLUMNS)
+    return tuple(c for c in INPUT_COLUMNS if with_images or c not in DIGEST_COLUMNS)
 
 
 def earliest(names: Iterable[str]) -> str | None:

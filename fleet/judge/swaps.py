@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from fleet.judge.rowdiff import Row, RowDifference, plain
-from fleet.judge.stages import INPUT_COLUMNS
+from fleet.judge.stages import input_columns
 
 Held = tuple[Row, Row, RowDifference]
 
@@ -35,7 +35,8 @@ def swapped(held: list[Held]) -> dict[tuple[str, str], str]:
 def _movable(item: Held) -> bool:
     """Equal known inputs and different known outputs."""
     row_a, row_b, _ = item
-    inputs = [(plain(row_a.get(name)), plain(row_b.get(name))) for name in INPUT_COLUMNS]
+    names = input_columns(row_a, row_b)
+    inputs = [(plain(row_a.get(name)), plain(row_b.get(name))) for name in names]
     out_a, out_b = _output(row_a), _output(row_b)
     known = None not in (*out_a, *out_b)
     return known and out_a != out_b and all(a is not None and a == b for a, b in inputs)

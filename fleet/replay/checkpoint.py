@@ -23,6 +23,7 @@ from fleet.replay.checkpoint_text import (
     chat_template_digest,
     code_digest,
     config_digest,
+    processor_digest,
     require_usable,
     tokenizer_digest,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "default_cache",
     "existing",
     "files_stat",
+    "processor_digest",
     "resolve",
     "tensor_digests",
     "tokenizer_digest",

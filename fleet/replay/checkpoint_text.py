@@ -106,6 +106,16 @@ def config_digest(folder: Path) -> bytes:
     return digest_json(found)
 
 
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+"""What decides how images become pixels, and which tokens stand for them. Videos are never read."""
+
+
+def processor_digest(folder: Path) -> bytes:
+    """SHA-256 of canonical JSON {file: digest of its bytes}; 32 bytes."""
+    files = [folder / name for name in PROCESSOR_FILES if (folder / name).is_file()]
+    return digest_json({file.name: to_text(sha256(file.read_bytes())) for file in files})
+
+
 def code_digest(folder: Path) -> bytes:
     """SHA-256 of canonical JSON {path in the folder: digest} over its .py files; 32 bytes."""
     files = sorted(folder.rglob("*.py"))

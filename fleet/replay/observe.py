@@ -18,7 +18,7 @@ from fleet.contract.parsers import Parser
 from fleet.contract.vary import batch_plan, comparable
 from fleet.errors import AttemptFailed, AttemptVoid, ParserFault
 from fleet.evidence.digests import ids_bytes, token_sequence_digest
-from fleet.evidence.records import Record
+from fleet.evidence.records import ImageRecord, Record
 from fleet.evidence.stress import Ran
 from fleet.replay.engines.protocol import Engine, Generation, Prepared, Settings
 from fleet.replay.inputs import clocks, render_arm
@@ -170,7 +170,7 @@ def _record(
     parsed: str | None,
     is_correct: bool,
 ) -> Record:
-    return Record(
+    row: dict[str, Any] = dict(
         attempt=attempt,
         arm=batch.arm,
         position=position,
@@ -201,6 +201,7 @@ def _record(
         seconds=batch.seconds_per_row,
         finished_at_s=time.time(),
     )
+    return Record(**row) if prepared.images is None else ImageRecord(**row, images=prepared.images)
 
 
 def envelope(task: ReplayTask, contract: Contract, inputs: Inputs) -> dict[str, Any]:

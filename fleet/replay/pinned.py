@@ -14,13 +14,17 @@ from typing import Any
 from fleet.contract.canonical import from_text, sha256, to_text
 from fleet.contract.dataset import parse_records
 from fleet.contract.execution_id import Digests, execution_id
+from fleet.contract.images import in_parquet
 from fleet.contract.model import Contract
+from fleet.contract.parquet import parquet_lines
 from fleet.contract.parsers import Parser, load_parser
 from fleet.errors import AttemptVoid
+from fleet.evidence.landing import file_sha256
 from fleet.replay.checkpoint import (
     chat_template_digest,
     checkpoint_digest,
     config_digest,
+    processor_digest,
     tensor_digests,
     tokenizer_digest,
     weights_stat,
@@ -56,7 +60,9 @@ def execution(task: ReplayTask, contract: Contract) -> None:
         AttemptVoid: they are not.
     """
     parsers = {arm: from_text(task.digests[f"parser.{arm}"]) for arm in contract.arms}
-    names = ("checkpoint", "config", "dataset", "tokenizer", "chat_template")
+    names = ["checkpoint", "config", "dataset", "tokenizer", "chat_template"]
+    if contract.model.kind == "vision":
+        names.append("processor")
     digests = Digests(**{name: from_text(task.digests[name]) for name in names}, parsers=parsers)
     got = to_text(execution_id(contract, digests))
     if got != task.execution_id:
@@ -69,13 +75,21 @@ def samples(task: ReplayTask) -> Samples:
     Raises:
         AttemptVoid: the file is not the pinned one.
     """
-    data = Path(task.dataset_file).read_bytes()
-    if (got := to_text(sha256(data))) != task.digests["dataset"]:
-        raise _changed("dataset", task.digests["dataset"], got)
+    data = _lines(task)
     records, raw = parse_records(data, task.dataset_file)
     by_id = {str(r["id"]): (dict(r), line) for r, line in zip(records, raw, strict=True)}
     chosen = [by_id[sample] for sample in task.sample_ids]
     return Samples(tuple(r for r, _ in chosen), {str(r["id"]): line for r, line in chosen})
+
+
+def _lines(task: ReplayTask) -> bytes:
+    """The records as JSON Lines; a Parquet's images stay in it, each named by its digest."""
+    file = Path(task.dataset_file)
+    data = None if in_parquet(file) else file.read_bytes()
+    got = file_sha256(file) if data is None else to_text(sha256(data))
+    if got != task.digests["dataset"]:
+        raise _changed("dataset", task.digests["dataset"], got)
+    return b"\n".join(parquet_lines(file)) if data is None else data
 
 
 def parsers(task: ReplayTask, contract: Contract) -> dict[str, Parser]:
@@ -98,6 +112,7 @@ def folder_of(task: ReplayTask) -> Path | None:
         ("config", config_digest(folder)),
         ("tokenizer", tokenizer_digest(folder)),
         ("chat_template", chat_template_digest(folder)),
+        *([("processor", processor_digest(folder))] if "processor" in task.digests else []),
     ):
         if to_text(digest) != task.digests[what]:
             raise _changed(what, task.digests[what], to_text(digest))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from fleet.contract.model import Contract
 from fleet.errors import AttemptVoid, UsageError
 from fleet.replay import observe, pinned
 from fleet.replay.engines.registry import make_engine
@@ -61,6 +62,8 @@ def _cannot_run(task: ReplayTask) -> list[dict[str, str]]:
                 "a larger machine, or a smaller checkpoint",
             )
         ]
+    if contract.model.kind == "vision" and (problem := _other_processor(task, contract, folder)):
+        return [problem]
     if contract.quantization.method == "none":
         return []
     from fleet.replay.capability import cannot_run, runnable_backends
@@ -83,6 +86,22 @@ def _cannot_run(task: ReplayTask) -> list[dict[str, str]]:
     ]
 
 
+def _other_processor(task: ReplayTask, contract: Contract, folder: Path) -> dict[str, str] | None:
+    """transformers takes another image processor than it was asked for, when that is missing."""
+    from fleet.replay.engines.pictures import BACKENDS, image_processor
+
+    found, wanted = image_processor(contract, folder), str(contract.model.processor)
+    if found.backend == BACKENDS[wanted]:
+        return None
+    return _problem(
+        task,
+        "model.processor",
+        f'the image processor "{wanted}" ({BACKENDS[wanted]})',
+        f"{type(found).__name__} ({found.backend}), which this machine has instead",
+        'install torchvision beside torch, or write processor = "slow": it gives other pixels',
+    )
+
+
 def _memory_for(task: ReplayTask) -> int:
     """Bytes that the slot's device can offer a model."""
     if task.device is None:
@@ -93,13 +112,14 @@ def _memory_for(task: ReplayTask) -> int:
 def _cannot_prepare(task: ReplayTask) -> list[dict[str, str]]:
     contract = task.typed_contract()
     folder = pinned.folder_of(task)
-    observe.prepare(task, contract, make_engine(contract, folder), pinned.samples(task))
+    engine = make_engine(contract, folder, Path(task.dataset_file))
+    observe.prepare(task, contract, engine, pinned.samples(task))
     return []
 
 
 def prompt_lengths(task: ReplayTask) -> dict[str, list[int]]:
     """Arm -> prompt length in tokens of every planned sample; no weight is loaded."""
     contract = task.typed_contract()
-    engine = make_engine(contract, pinned.folder_of(task))
+    engine = make_engine(contract, pinned.folder_of(task), Path(task.dataset_file))
     inputs = observe.prepare(task, contract, engine, pinned.samples(task))
     return {arm: [len(p.prompt_ids) for p in prepared] for arm, prepared in inputs.items()}

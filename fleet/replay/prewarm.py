@@ -86,7 +86,7 @@ def _run_every_shape(task: ReplayTask) -> None:
     contract = varied_contract(own, task.varied)
     folder = pinned.folder_of(task)
     determinism.apply(contract)
-    engine = make_engine(contract, folder)
+    engine = make_engine(contract, folder, Path(task.dataset_file))
     inputs = observe.prepare(task, contract, engine, pinned.samples(task))
     engine.load(pinned.weights(task, folder).digests, task.campaign)
     bounds = Own.of(own, len(task.sample_ids), cores=1)

@@ -207,7 +207,7 @@ def _prepare(task: ReplayTask, entry: AtEntry, ids: dict[str, str], seen: _Progr
     importing = time.monotonic()
     if contract.model.engine != "synthetic":
         determinism.apply(contract)
-    engine = make_engine(contract, checkpoint)
+    engine = make_engine(contract, checkpoint, Path(task.dataset_file))
     seen.volatile["import_s"] = time.monotonic() - importing
     inputs = observe.prepare(task, contract, engine, samples)
     seen.envelope = observe.envelope(task, contract, inputs)

@@ -17,7 +17,13 @@ from fleet.contract.execution_id import execution_part
 from fleet.contract.load import LoadedContract, has_contract, load_contract
 from fleet.contract.parsers import load_parser
 from fleet.errors import UsageError
-from fleet.replay.checkpoint import config_digest, content, existing, files_stat
+from fleet.replay.checkpoint import (
+    config_digest,
+    content,
+    existing,
+    files_stat,
+    processor_digest,
+)
 from fleet.report.answers import Asked, asked_of
 
 Bodies = Mapping[tuple[str, str], Mapping[str, Any] | None]
@@ -108,4 +114,6 @@ def _same_checkpoint(loaded: LoadedContract, body: Mapping[str, Any], cache: Pat
         return True
     found = content(folder)
     now = vars(found) | {"config": to_text(config_digest(folder))}
+    if loaded.contract.model.kind == "vision":
+        now["processor"] = to_text(processor_digest(folder))
     return all(body["digests"].get(key) == digest for key, digest in now.items())

@@ -16,8 +16,9 @@ from typing import Any
 from fleet.contract.canonical import sha256, to_text
 from fleet.contract.dataset import LoadedDataset, load_dataset
 from fleet.contract.execution_id import Digests, execution_id, execution_part, flat, id_of, unflat
+from fleet.contract.images import check_images
 from fleet.contract.load import LoadedContract, load_contract
-from fleet.contract.model import BY_NONCE
+from fleet.contract.model import BY_NONCE, Contract
 from fleet.contract.parsers import load_parser
 from fleet.errors import ContractError
 from fleet.replay.checkpoint import (
@@ -25,6 +26,7 @@ from fleet.replay.checkpoint import (
     checkpoint_digest,
     config_digest,
     files_stat,
+    processor_digest,
     resolve,
     tensor_digests,
     tokenizer_digest,
@@ -93,7 +95,7 @@ def resolve_contract(
     contract, where = loaded.contract, str(loaded.path)
     dataset = load_dataset(contract.dataset.name, search, loaded.path)
     parsers = {arm: load_parser(a.parser, loaded.path.parent) for arm, a in contract.arms.items()}
-    for records in _by_thousands(dataset):
+    for records in _by_thousands(dataset, contract, where):
         for arm in contract.arms:
             render_arm(contract, where, arm, records)
     folder = resolve(contract.model, loaded.path.parent, cache, say)
@@ -109,9 +111,12 @@ def same_content(base: Resolved, loaded: LoadedContract) -> Resolved:
     return replace(base, loaded=loaded, execution_id=to_text(found))
 
 
-def _by_thousands(dataset: LoadedDataset) -> Iterator[list[Mapping[str, Any]]]:
-    """All records, never all at once."""
-    records = (record for record, _ in dataset.stream())
+def _by_thousands(
+    dataset: LoadedDataset, contract: Contract, where: str
+) -> Iterator[list[Mapping[str, Any]]]:
+    """All records, never all at once, their images checked."""
+    every = (record for record, _ in dataset.stream())
+    records = check_images(contract, where, dataset.file, every)
     while some := list(itertools.islice(records, 1000)):
         yield some
 
@@ -135,6 +140,7 @@ def _digests(
         tokenizer_digest(folder),
         chat_template_digest(folder),
         parsers,
+        processor_digest(folder) if loaded.contract.model.kind == "vision" else None,
     )
     _check_demo(loaded, folder, digests)
     return digests

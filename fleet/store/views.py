@@ -8,7 +8,7 @@ listed one by one. Knows no verdict.
 from __future__ import annotations
 
 from fleet.evidence.landing import Landing
-from fleet.evidence.records import SCHEMA
+from fleet.evidence.records import IMAGES_SCHEMA
 from fleet.store.open import Connection, quoted
 
 _MARGINS = """
@@ -47,14 +47,14 @@ def _schema() -> str:
     whenever the view is made or used."""
     columns = (
         f"'{f.name}': {{name: '{f.name}', type: '{_sql_type(f.type)}', default_value: NULL}}"
-        for f in SCHEMA
+        for f in IMAGES_SCHEMA
     )
     return f"MAP {{{', '.join(columns)}}}"
 
 
 def _no_rows() -> str:
     """The same columns, without a file to read them from."""
-    typed = ", ".join(f"NULL::{_sql_type(field.type)} AS {field.name}" for field in SCHEMA)
+    typed = ", ".join(f"NULL::{_sql_type(field.type)} AS {field.name}" for field in IMAGES_SCHEMA)
     return f"SELECT {typed} WHERE false"
 
 

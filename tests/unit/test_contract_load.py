@@ -298,6 +298,11 @@ RULE_BREAKERS: dict[str, tuple[str, str, str]] = {
         "backend = 'auto' (string)",
     ),
     "sdpa needs at least one entry": ('["math"]', "[]", "[] (list)"),
+    'kind = "vision" and processor go together': (
+        "[attention]",
+        'kind = "vision"\n[attention]',
+        "processor = (not given)",
+    ),
     "do_sample = true needs": ("do_sample = false", "do_sample = true", "top_p = (not given)"),
     "temperature, top_k and top_p go with": (
         "do_sample = false",
@@ -468,7 +473,8 @@ def test_a_newer_schema_is_refused_before_its_unknown_keys(configs: Path) -> Non
 
 
 def test_what_this_version_cannot_do_is_refused_plainly(configs: Path) -> None:
-    error = refused(configs, changed("[attention]", 'kind = "vision"\n[attention]'))
+    text = contract_text("five").replace("[model]", '[model]\nkind = "vision"\nprocessor = "slow"')
+    error = refused(configs, text)
     assert error.key == "model.kind"
     assert "not supported by this version" in error.got
     assert error.fix.startswith("write ")

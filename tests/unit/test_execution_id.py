@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +158,21 @@ def test_a_parsers_digest_is_inside_and_must_be_given_for_each_arm() -> None:
             execution_id(contract, dataclasses.replace(digests, parsers=parsers))
 
 
-def test_no_key_has_been_introduced_since_schema_1() -> None:
-    assert dict(INTRODUCED) == {}
+def test_the_keys_introduced_since_schema_1_have_the_defaults_they_came_with() -> None:
+    assert dict(INTRODUCED) == {"model.processor": None}
+
+
+def test_a_text_contract_hashes_no_processor_and_a_vision_contract_does() -> None:
+    case = CASES["minimal"]
+    raw, digests = copy.deepcopy(case["contract"]), digests_of(case)
+    assert "processor" not in execution_part(contract_of(raw))["model"]
+    assert "processor" not in digests.as_text()
+    ids = set()
+    for kind in ("fast", "slow"):
+        raw["model"] |= {"kind": "vision", "processor": kind}
+        for pixels in (sha256(b"a"), sha256(b"b")):
+            ids.add(execution_id(contract_of(raw), replace(digests, processor=pixels)))
+    assert len(ids) == 4
 
 
 def test_an_introduced_key_is_left_out_while_it_has_its_default() -> None:
@@ -193,7 +207,7 @@ def test_a_table_introduced_in_two_steps_vanishes_while_all_of_it_is_default() -
 
 def test_the_id_of_an_old_contract_survives_a_key_introduced_later() -> None:
     contract, digests = contract_of(CASES["minimal"]["contract"]), digests_of(CASES["minimal"])
-    later = {"decoding.padding_side": "left"}
+    later = {**INTRODUCED, "decoding.padding_side": "left"}
     before = execution_part(contract)
     del before["decoding"]["padding_side"]
     payload = {"schema": 1, "contract": before, "digests": digests.as_text()}

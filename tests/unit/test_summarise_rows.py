@@ -228,6 +228,6 @@ def test_columns_of_another_type_or_format_are_altered_evidence(tmp_path: Path) 
     pq.write_table(wide.replace_schema_metadata(table.schema.metadata), part)
     with pytest.raises(EvidenceError, match="position is"):
         check_columns([part])
-    pq.write_table(table.replace_schema_metadata({"fleet.record_format": "2"}), part)
-    with pytest.raises(EvidenceError, match="record format '2'"):
+    pq.write_table(table.replace_schema_metadata({"fleet.record_format": "3"}), part)
+    with pytest.raises(EvidenceError, match="record format '3'"):
         check_columns([part])

@@ -14,12 +14,16 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import fleet.replay.demo.qwen2_shapes as qwen2_shapes
+import fleet.replay.demo.qwen2_vl_shapes as qwen2_vl_shapes
 import fleet.replay.demo.smollm2 as smollm2
 import fleet.replay.demo.tiny_llama as tiny_llama
+import fleet.replay.demo.tiny_llava as tiny_llava
 import fleet.replay.demo.tiny_moe as tiny_moe
 import fleet.replay.demo.tiny_qwen2 as tiny_qwen2
+import fleet.replay.demo.tiny_qwen2_vl as tiny_qwen2_vl
 from fleet.errors import CheckpointError
 from fleet.replay.demo import parameters, writing
 
@@ -35,15 +39,45 @@ DEMOS: Mapping[str, Builder] = {
     "tiny-llama-gptq": tiny_llama.build_gptq,
     "tiny-qwen2-bf16": tiny_qwen2.build_bf16,
     "tiny-moe-bf16": tiny_moe.build_bf16,
+    "tiny-llava-bf16": tiny_llava.build_bf16,
     "smollm2-135m": smollm2.build_bf16,
     "smollm2-135m-awq": smollm2.build_awq,
 }
 
-SHAPED: Mapping[str, qwen2_shapes.Method] = {
-    "qwen2-7b-shapes-awq": "awq",
-    "qwen2-7b-shapes-gptq": "gptq",
+
+@dataclass(frozen=True)
+class Sized:
+    """A family whose name may carry whole numbers: ``build`` takes a folder, a report and a size of
+    type ``size``, whose fields are the parameters."""
+
+    parameters: parameters.Parameters
+    size: Callable[..., Any]
+    build: Callable[..., None]
+
+    def builder(self, values: Mapping[str, int]) -> Builder:
+        """What makes the checkpoint of one size."""
+        return functools.partial(self.build, size=self.size(**values))
+
+
+def _shaped(method: qwen2_shapes.Method) -> Sized:
+    build = functools.partial(qwen2_shapes.build, method=method)
+    return Sized(qwen2_shapes.PARAMETERS, qwen2_shapes.Size, build)
+
+
+def _tiny_vision(build: Callable[..., None]) -> Sized:
+    return Sized(tiny_qwen2_vl.PARAMETERS, tiny_qwen2_vl.Size, build)
+
+
+SIZED: Mapping[str, Sized] = {
+    "qwen2-7b-shapes-awq": _shaped("awq"),
+    "qwen2-7b-shapes-gptq": _shaped("gptq"),
+    "qwen2-vl-7b-shapes-awq": Sized(
+        qwen2_vl_shapes.PARAMETERS, qwen2_vl_shapes.Size, qwen2_vl_shapes.build
+    ),
+    "tiny-qwen2-vl-bf16": _tiny_vision(tiny_qwen2_vl.build_bf16),
+    "tiny-qwen2-vl-awq": _tiny_vision(tiny_qwen2_vl.build_awq),
 }
-"""Those whose name may carry :data:`fleet.replay.demo.qwen2_shapes.PARAMETERS`."""
+"""Those whose name may carry parameters."""
 
 RECORD = "made.json"
 """The file of a folder that says what was made, where no pin in code does."""
@@ -70,15 +104,13 @@ def find(name: str) -> Demo:
         CheckpointError: an unknown name, or a parameter that it does not take.
     """
     base = name.partition("?")[0]
-    if base in SHAPED:
-        _, values = parameters.parse(name, qwen2_shapes.PARAMETERS)
-        size = qwen2_shapes.Size(**values)
-        build = functools.partial(qwen2_shapes.build, method=SHAPED[base], size=size)
-        return Demo(parameters.canonical(base, values, qwen2_shapes.PARAMETERS), build)
+    if (sized := SIZED.get(base)) is not None:
+        _, values = parameters.parse(name, sized.parameters)
+        return Demo(parameters.canonical(base, values, sized.parameters), sized.builder(values))
     if base in DEMOS:
         parameters.parse(name, {})
         return Demo(base, DEMOS[base])
-    known = ", ".join(f"demo:{known}" for known in (*DEMOS, *SHAPED, "synthetic"))
+    known = ", ".join(f"demo:{known}" for known in (*DEMOS, *SIZED, "synthetic"))
     fix = "correct [model] checkpoint"
     raise CheckpointError(f"demo:{name}", "", f"one of {known}", "an unknown name", fix)
 
@@ -94,6 +126,8 @@ class Content:
 
 _NO_TEMPLATE = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 _TINY_TOKENIZER = "sha256:f9d38bd465feea7725c881e659188d841143948e14dcdb864a98acd503e0f45e"
+_VISION_TOKENIZER = "sha256:7d777dea7570fc07cd76bae5b9c1cd6234117e5bd74e3cba7f182835d11888ba"
+_VISION_TEMPLATE = "sha256:de166e9055c1a90c3dfd1bea7987958292ea171cc8c8d01d1a30b5a15bfdd48f"
 _SMOLLM2_TOKENIZER = "sha256:97c0205bdb7c3d7ff6e58330a0a7ad34efbbcd8052b1a0c4fbe73a99602ddfd6"
 _SMOLLM2_TEMPLATE = "sha256:872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788"
 
@@ -132,6 +166,26 @@ EXPECTED: Mapping[str, Content] = {
         "sha256:264d1a42db31abfd0b7dc832edcf1c4a5b05107eb63f07c57b1110294a776eaa",
         _TINY_TOKENIZER,
         _NO_TEMPLATE,
+    ),
+    "tiny-qwen2-vl-bf16?layers=2&blocks=2": Content(
+        "sha256:197a35f5e068ccb889473b65a3e5eccce68c82011ec890308c2228bf4b360942",
+        _VISION_TOKENIZER,
+        _VISION_TEMPLATE,
+    ),
+    "tiny-qwen2-vl-awq?layers=2&blocks=2": Content(
+        "sha256:b6f5993c1a43fd6ec1c791b6d402a6dd821d43a814cbcef8f3d9fe25451742a1",
+        _VISION_TOKENIZER,
+        _VISION_TEMPLATE,
+    ),
+    "tiny-llava-bf16": Content(
+        "sha256:9e96db5fabc60a4579b248c08cf03311a3add362119c67433e69f102244f9449",
+        "sha256:b8733c5e7a591ab22e9e05509249ef6316575fdfae0fa9cac2c9eb817ca7d216",
+        "sha256:6058ed63e7c5d11802cb0703519ae685f2aa9a4f69c55c7a44976eb6354f2da9",
+    ),
+    "qwen2-vl-7b-shapes-awq?layers=2&blocks=2&vocabulary=4096": Content(
+        "sha256:dbe2790a115de7559e52d084703ae610653bef83563cbf3065d511ba230b5313",
+        "sha256:c135f53ed984d39bc83f1ad752b49d5891153993ef7e4febca1f4e734990c7bc",
+        _VISION_TEMPLATE,
     ),
     "qwen2-7b-shapes-awq?layers=1&vocabulary=4096": Content(
         "sha256:ebc59b236dbded139fc402f908c9db8f89826e4575650919038d87e454550798",

@@ -84,16 +84,17 @@ def build(folder: Path, report: Report, method: Method, size: Size) -> None:
 
 
 def _parts(method: Method, size: Size) -> Iterator[Tensors]:
-    yield {"model.embed_tokens.weight": _rows("model.embed_tokens.weight", size, EMBEDDING)}
+    yield {"model.embed_tokens.weight": embedding("model.embed_tokens.weight", size.vocabulary)}
     for number in range(size.layers):
-        yield _layer(f"model.layers.{number}", method)
+        yield layer_tensors(f"model.layers.{number}", method)
     yield {
         "model.norm.weight": counter.gains(f"{FAMILY}/model.norm.weight", HIDDEN),
-        "lm_head.weight": _rows("lm_head.weight", size, HEAD, _in_pairs),
+        "lm_head.weight": output_head(size.vocabulary),
     }
 
 
-def _layer(layer: str, method: Method) -> Tensors:
+def layer_tensors(layer: str, method: Method) -> Tensors:
+    """Every tensor of one layer, under its name."""
     import torch
 
     found: Tensors = {}
@@ -149,7 +150,17 @@ def _scales(label: str, groups: int, outputs: int, exponent: int) -> npt.NDArray
     return scales.astype(np.float16).reshape(groups, outputs)
 
 
-def _rows(name: str, size: Size, exponent: int, change: Change | None = None) -> torch.Tensor:
+def embedding(name: str, vocabulary: int) -> torch.Tensor:
+    """A row per token."""
+    return _rows(name, vocabulary, EMBEDDING)
+
+
+def output_head(vocabulary: int) -> torch.Tensor:
+    """Rows 2i and 2i + 1 are nearly one."""
+    return _rows("lm_head.weight", vocabulary, HEAD, _in_pairs)
+
+
+def _rows(name: str, vocabulary: int, exponent: int, change: Change | None = None) -> torch.Tensor:
     """bfloat16 [vocabulary, hidden] of (2 k - 255) / 256 * 2**exponent, k one byte."""
     import numpy as np
     import torch
@@ -157,8 +168,8 @@ def _rows(name: str, size: Size, exponent: int, change: Change | None = None) ->
     odd = np.arange(256, dtype=np.float32) * np.float32(2) - np.float32(255)
     values = (odd * np.float32(2.0 ** (exponent - 8))).view(np.uint32) >> np.uint32(16)
     table = values.astype(np.uint16).view(np.int16)
-    stream, found = Stream(f"{FAMILY}/{name}"), np.empty((size.vocabulary, HIDDEN), np.int16)
-    for start in range(0, size.vocabulary, BLOCK_ROWS):
+    stream, found = Stream(f"{FAMILY}/{name}"), np.empty((vocabulary, HIDDEN), np.int16)
+    for start in range(0, vocabulary, BLOCK_ROWS):
         block = found[start : start + BLOCK_ROWS]
         drawn = stream.take(block.size).reshape(block.shape)
         block[:] = table[drawn if change is None else change(drawn)]

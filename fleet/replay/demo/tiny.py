@@ -38,14 +38,18 @@ EXPONENTS: Mapping[str, int] = {
 """Exponents of 2 per kind of tensor; a uniform weight's standard deviation is 0.577 * 2**it."""
 
 
-def decoder_shapes(inner: Callable[[str], Shapes]) -> Shapes:
+def decoder_shapes(
+    inner: Callable[[str], Shapes], layers: int = LAYERS, vocabulary: int = VOCABULARY
+) -> Shapes:
     """Every tensor of a decoder but an output head.
 
     Args:
         inner: what a layer holds besides its norms and attention, given the layer's name.
+        layers: how many there are.
+        vocabulary: rows of the embedding.
     """
-    found: Shapes = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
-    for layer in (f"model.layers.{number}" for number in range(LAYERS)):
+    found: Shapes = {"model.embed_tokens.weight": (vocabulary, HIDDEN)}
+    for layer in (f"model.layers.{number}" for number in range(layers)):
         found |= _attention(f"{layer}.self_attn") | inner(layer)
         found[f"{layer}.input_layernorm.weight"] = (HIDDEN,)
         found[f"{layer}.post_attention_layernorm.weight"] = (HIDDEN,)
@@ -69,11 +73,16 @@ def output_head() -> Shapes:
 def draw(family: str, shapes: Shapes, exponents: Mapping[str, int]) -> dict[str, torch.Tensor]:
     """A tensor per name, from a stream that the family and the name label."""
     return {
-        name: counter.gains(f"{family}/{name}", *shape)
-        if _kind(name).endswith("norm")
-        else counter.weights(f"{family}/{name}", shape, exponents[_kind(name)])
+        name: drawn(f"{family}/{name}", shape, _exponent(name, exponents))
         for name, shape in shapes.items()
     }
+
+
+def drawn(label: str, shape: tuple[int, ...], exponent: int | None) -> torch.Tensor:
+    """One tensor; ``exponent`` None stands for the weight of a norm."""
+    if exponent is None:
+        return counter.gains(label, *shape)
+    return counter.weights(label, shape, exponent)
 
 
 def config_json(architecture: str, model_type: str, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,6 +130,7 @@ def _attention(name: str) -> Shapes:
     }
 
 
-def _kind(name: str) -> str:
-    """The last word of a tensor's name, ``weight`` left out."""
-    return name.removesuffix(".weight").rpartition(".")[2]
+def _exponent(name: str, exponents: Mapping[str, int]) -> int | None:
+    """By the last word of a tensor's name, ``weight`` left out."""
+    kind = name.removesuffix(".weight").rpartition(".")[2]
+    return None if kind.endswith("norm") else exponents[kind]

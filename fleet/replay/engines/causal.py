@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
@@ -36,6 +36,20 @@ from fleet.replay.engines.protocol import Census, Generation, Prepared, Settings
 from fleet.replay.engines.tokenization import Tokenization
 from fleet.replay.inject import inject
 from fleet.replay.objects import built_here
+
+if TYPE_CHECKING:  # it brings Pillow and the processors, which a text model does without
+    from fleet.replay.engines.pictures import Pictures
+
+
+def _pictures(contract: Contract, checkpoint: Path, dataset: Path | None) -> Pictures | None:
+    """The input side of a vision contract; torchvision, Pillow and processors for it alone."""
+    if contract.model.kind != "vision":
+        return None
+    from fleet.replay.engines.pictures import Pictures
+
+    if dataset is None:
+        raise ValueError("a vision contract needs its dataset: the images lie there")
+    return Pictures(contract, checkpoint, dataset)
 
 
 def slot_device() -> torch.device:
@@ -72,11 +86,12 @@ class CausalEngine(abc.ABC):
 
     name: str
 
-    def __init__(self, contract: Contract, checkpoint: Path) -> None:
+    def __init__(self, contract: Contract, checkpoint: Path, dataset: Path | None = None) -> None:
         self._contract = contract
         self._checkpoint = checkpoint
         self._device = slot_device()
-        self._tokens = Tokenization(contract, checkpoint)
+        self._pictures = _pictures(contract, checkpoint, dataset)
+        self._tokens = self._pictures or Tokenization(contract, checkpoint)
         self._model: Any = None
         self._observed: decoding.Observed | None = None
         self._steps: StepLog | None = None
@@ -175,14 +190,12 @@ class CausalEngine(abc.ABC):
 
     def generate(self, batch: Sequence[Prepared]) -> list[Generation]:
         """Run one batch, padded to its longest prompt; rows end with their first stop token."""
-        ids, mask = self._padded(batch)
+        fed = self._fed(batch)
         steps = self._steps = StepLog()
         self._cached.begin()
         with _memory_errors(), torch.inference_mode():
-            whole = self._model.generate(
-                inputs=ids, attention_mask=mask, generation_config=self._explicit_config()
-            )
-            new = whole[:, ids.shape[1] :].tolist()
+            whole = self._model.generate(**fed, generation_config=self._explicit_config())
+            new = whole[:, fed["inputs"].shape[1] :].tolist()
             return [self._generation(t, steps, row) for row, t in enumerate(new)]
 
     def decode_steps(self) -> Mapping[str, int]:
@@ -197,18 +210,19 @@ class CausalEngine(abc.ABC):
         from fleet.replay.engines.executed import by_phase
 
         self._steps = None
-        ids, mask = self._padded([sample])
+        fed = self._fed([sample])
 
         def generate(num_tokens: int) -> None:
             config = self._explicit_config()
             config.max_new_tokens, config.eos_token_id = num_tokens, None
-            self._model.generate(inputs=ids, attention_mask=mask, generation_config=config)
+            self._model.generate(**fed, generation_config=config)
 
         with _memory_errors(), torch.inference_mode():
             return by_phase(generate)
 
-    def _padded(self, batch: Sequence[Prepared]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and mask (rows, longest prompt) on the slot's device."""
+    def _fed(self, batch: Sequence[Prepared]) -> dict[str, Any]:
+        """What ``generate`` is given on the slot's device: ids and mask (rows, longest prompt), and
+        for images what the processor makes of them."""
         longest = max(len(p.prompt_ids) for p in batch)
         pad, left = self._tokens.pad_id(), self._contract.decoding.padding_side == "left"
         ids, masks = [], []
@@ -217,7 +231,10 @@ class CausalEngine(abc.ABC):
             row, mask = list(prepared.prompt_ids), list(prepared.attention_mask)
             ids.append([pad] * fill + row if left else row + [pad] * fill)
             masks.append([0] * fill + mask if left else mask + [0] * fill)
-        return torch.tensor(ids, device=self._device), torch.tensor(masks, device=self._device)
+        fed = {"inputs": torch.tensor(ids), "attention_mask": torch.tensor(masks)}
+        if self._pictures is not None:
+            fed |= self._pictures.tensors(batch, longest, left)
+        return {name: value.to(self._device) for name, value in fed.items()}
 
     def _generation(self, tokens: Sequence[int], steps: StepLog, row: int) -> Generation:
         """One row, cut through its first stop token; what was computed past it is dropped."""
@@ -245,6 +262,9 @@ class CausalEngine(abc.ABC):
         } | self._engine_requires()
         seen = self._observed.effective() if self._observed else {}
         required |= {key: value for key, value in self._asked.items() if key in seen}
+        if self._pictures is not None:
+            parts = {"model.attention_of_parts": [rule.implementation]}
+            required |= self._pictures.required() | parts
         return Settings(effective=effective | seen, required=required)
 
     @functools.cached_property
@@ -273,7 +293,17 @@ class CausalEngine(abc.ABC):
             "model.kernel_counts": _kernel_counts(kernels),
             "torch.parallel_info": to_text(sha256(torch.__config__.parallel_info().encode())),
             "checkpoint.generation_config": self._ignored,
+            **self._parts_state(),
         }
+
+    def _parts_state(self) -> dict[str, Any]:
+        """The attention of vision tower and language model, each with a configuration of its own;
+        nothing where there is one part."""
+        if self._pictures is None:
+            return {}
+        config = self._model.config
+        parts = [getattr(config, name) for name in config.sub_configs if hasattr(config, name)]
+        return {"model.attention_of_parts": sorted({p._attn_implementation for p in parts})}
 
     @functools.cached_property
     def _ignored(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 
 from fleet.contract.model import Contract
 from fleet.errors import CannotRunError, ContractError
@@ -32,8 +33,8 @@ class GPTQModelEngine(CausalEngine):
 
     name = "gptqmodel"
 
-    def __init__(self, contract: Contract, checkpoint: Path) -> None:
-        super().__init__(contract, checkpoint)
+    def __init__(self, contract: Contract, checkpoint: Path, dataset: Path | None = None) -> None:
+        super().__init__(contract, checkpoint, dataset)
         self._before_import = capability.environment_before_import()
         different = capability.disagreements(contract, checkpoint)
         if different:
@@ -66,6 +67,7 @@ class GPTQModelEngine(CausalEngine):
     def _load_model(self) -> tuple[Any, Sequence[str]]:
         from gptqmodel import GPTQModel
 
+        self._require_known_kind()
         wrapper = GPTQModel.load(
             str(self._checkpoint),
             backend=self._backend,
@@ -79,6 +81,26 @@ class GPTQModelEngine(CausalEngine):
         if offload is not None:
             offload.cleanup()
         return wrapper.model, ()
+
+    def _require_known_kind(self) -> None:
+        """The loader knows vision-language models by their own classes; a class that also loads a
+        processor, for quantising, would need torchvision for its videos: ours is made elsewhere."""
+        if self._contract.model.kind != "vision":
+            return
+        from gptqmodel.models.auto import MODEL_MAP
+
+        name = transformers.AutoConfig.from_pretrained(
+            self._checkpoint, local_files_only=True
+        ).model_type
+        if (owner := MODEL_MAP.get(name)) is None:
+            raise CannotRunError(
+                "contract",
+                "model.checkpoint",
+                "a vision-language model that gptqmodel knows, such as Qwen2-VL",
+                repr(name),
+                'write engine = "transformers" for unquantised weights',
+            )
+        owner.require_load_processor = False
 
     def _map(
         self, model: Any, on_disk: Mapping[str, bytes], reinitialised: Sequence[str]

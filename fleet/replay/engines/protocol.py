@@ -11,15 +11,24 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from fleet.evidence.images import ImageEvidence
+
 
 @dataclass(frozen=True)
 class Prepared:
-    """One sample of one arm, ready to run. ``prompt_ids`` and ``attention_mask`` are unpadded."""
+    """One sample of one arm, ready to run. ``prompt_ids`` and ``attention_mask`` are unpadded.
+
+    A sample with images has the evidence of them, its record, which names them, and whether a chat
+    template wrote the prompt: its pixels are made again when it is run.
+    """
 
     sample_id: str
     prompt_text: str
     prompt_ids: tuple[int, ...]
     attention_mask: tuple[int, ...]
+    images: ImageEvidence | None = None
+    record: Mapping[str, Any] | None = None
+    chat: bool = True
 
 
 @dataclass(frozen=True)

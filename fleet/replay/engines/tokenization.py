@@ -64,7 +64,8 @@ class Tokenization:
             )
         return Prepared(sample, text, ids, tuple(int(m) for m in encoded["attention_mask"]))
 
-    def _chat(self, name: str, arm: Arm, prompt: str, now: datetime) -> str:
+    def _chat(self, name: str, arm: Arm, prompt: str, now: datetime, images: int = 0) -> str:
+        """The prompt in the checkpoint's chat template, behind so many images."""
         if not self._tokenizer.chat_template:
             raise ContractError(
                 "contract",
@@ -73,11 +74,11 @@ class Tokenization:
                 f"a checkpoint without one ({self._contract.model.checkpoint})",
                 f"set [arms.{name}] chat = false, or use an instruction-tuned checkpoint",
             )
-        system = [] if arm.system is None else [{"role": "system", "content": arm.system}]
+        system = [] if arm.system is None else [_message("system", arm.system, None)]
         try:
             _freeze_clock(self._tokenizer.get_chat_template(), now)
             rendered: str = self._tokenizer.apply_chat_template(
-                [*system, {"role": "user", "content": prompt}],
+                [*system, _message("user", prompt, images or None)],
                 add_generation_prompt=True,
                 tokenize=False,
             )
@@ -126,6 +127,14 @@ class Tokenization:
             "tokenizer.eos": self._tokenizer.eos_token_id,
             "tokenizer.pad": self._tokenizer.pad_token_id,
         }
+
+
+def _message(role: str, text: str, images: int | None) -> dict[str, Any]:
+    """Text alone is a string; beside images it is a part, and they come first."""
+    if images is None:
+        return {"role": role, "content": text}
+    parts = [*({"type": "image"} for _ in range(images)), {"type": "text", "text": text}]
+    return {"role": role, "content": parts}
 
 
 def _freeze_clock(template: str, now: datetime) -> None:

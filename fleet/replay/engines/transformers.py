@@ -17,14 +17,17 @@ from fleet.errors import CheckpointError, ContractError
 from fleet.replay.engines import weights
 from fleet.replay.engines.causal import CausalEngine
 
+LOADERS = {"text": "AutoModelForCausalLM", "vision": "AutoModelForImageTextToText"}
+"""``model.kind`` -> the class of transformers that loads it."""
+
 
 class TransformersEngine(CausalEngine):
     """See the engine protocol."""
 
     name = "transformers"
 
-    def __init__(self, contract: Contract, checkpoint: Path) -> None:
-        super().__init__(contract, checkpoint)
+    def __init__(self, contract: Contract, checkpoint: Path, dataset: Path | None = None) -> None:
+        super().__init__(contract, checkpoint, dataset)
         self._refuse_quantised()
 
     def _refuse_quantised(self) -> None:
@@ -58,7 +61,8 @@ class TransformersEngine(CausalEngine):
 
     def _load_model(self) -> tuple[Any, Sequence[str]]:
         transformers.utils.logging.disable_progress_bar()
-        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        loader = getattr(transformers, LOADERS[self._contract.model.kind])
+        model, info = loader.from_pretrained(
             self._checkpoint,
             dtype=getattr(torch, self._contract.model.dtype),
             attn_implementation=self._contract.attention.implementation,

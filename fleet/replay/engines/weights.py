@@ -24,6 +24,8 @@ from fleet.replay.tensor_digests import digest_each
 COMPUTED: dict[str, str] = {
     "rotary_emb.inv_freq": "rotary frequencies, computed from the configuration",
     "rotary_emb.original_inv_freq": "rotary frequencies, computed from the configuration",
+    "rotary_pos_emb.inv_freq": "rotary frequencies of a vision tower, computed likewise",
+    "rotary_pos_emb.original_inv_freq": "rotary frequencies of a vision tower, computed likewise",
     "rotary_emb.cos_cached": "rotary table, computed from the configuration",
     "rotary_emb.sin_cached": "rotary table, computed from the configuration",
     "embed_tokens.embed_scale": "a constant of the configuration",
