@@ -175,8 +175,9 @@ class Tracer:
             return False
         if self._wanted == "all":
             return True
-        step = "prefill" if self.step == 0 and self._wanted == "prefill" else str(self.step)
-        return self._wanted == step
+        if self._wanted == "prefill":
+            return self.step <= 0  # -1: what is called before the model, as encoders of images are
+        return self._wanted == str(self.step)
 
     def _before(self, path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
