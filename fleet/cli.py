@@ -42,6 +42,13 @@ if TYPE_CHECKING:
     from fleet.schedule.certify import Planned
 
 
+class ModelKind(StrEnum):
+    """What a contract's model takes."""
+
+    text = "text"
+    vision = "vision"
+
+
 class TraceMode(StrEnum):
     """When a certification looks for the cause of a FAIL."""
 
@@ -350,12 +357,16 @@ def contract_show(contract: Contract, where: Where, as_json: Json = False) -> No
 @contract_app.command("new")
 @grouped
 def contract_new(
-    name: Annotated[str, typer.Argument(help="Name of the new contract.")], where: Where
+    name: Annotated[str, typer.Argument(help="Name of the new contract.")],
+    where: Where,
+    kind: Annotated[ModelKind, typer.Option(help="Of a text or a vision-language model.")] = (
+        ModelKind.text
+    ),
 ) -> None:
     """Write a commented starting point into the config path; never overwrites."""
     from fleet.contract.starter import write_starter
 
-    path = write_starter(name, where.places().search)
+    path = write_starter(name, where.places().search, kind.value)
     print(f"{path}\n  next: edit it, then fleet contract check {name}")
 
 

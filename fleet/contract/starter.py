@@ -5,9 +5,9 @@ Every key is written out, because in a contract nothing is implied. Never overwr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 from fleet.contract.source import NAME
 from fleet.errors import ContractError
@@ -20,10 +20,10 @@ schema = 1
 
 [model]
 # hf:REPO (then revision = "<40 hex digits>" is required), path:FOLDER, or demo:NAME
-checkpoint = "demo:smollm2-135m"
+checkpoint = "{checkpoint}"
 engine = "transformers"                   # gptqmodel for quantised weights
 dtype = "bfloat16"                        # float16 | float32
-
+{kind}
 # For quantised weights: method, bits, group_size and backend together, engine = "gptqmodel".
 # [quantization]
 # method = "awq"                          # or "gptq"
@@ -55,13 +55,13 @@ num_threads = 1
 kernel_cache = "cold"                     # private and empty; or pinned
 
 [dataset]
-name = "choices-24"                       # ../datasets/choices-24.toml, or in the search path
+{dataset}
 
 # Every arm runs over the whole dataset. Templates read the record's fields.
 [arms.current]
 template = "{{{{ question }}}}\\n{{{{ choices }}}}\\nAnswer with one letter."
 parser = "letter"                         # letter | number | text | file:PATH.py
-chat = true                               # wrap the prompt in the model's chat template
+{chat}
 
 [require]                                 # what is asked of the evidence; not part of the id
 grade = "logits"                          # metric | prediction | tokens | logits
@@ -72,7 +72,32 @@ valid_days = 30
 """
 
 
-def starter(name: str) -> str:
+Kind = Literal["text", "vision"]
+
+_OWN: Mapping[Kind, Mapping[str, str]] = {
+    "text": {
+        "checkpoint": "demo:smollm2-135m",
+        "kind": "",
+        "dataset": 'name = "choices-24"                       '
+        "# ../datasets/choices-24.toml, or in the search path",
+        "chat": "chat = true                               "
+        "# wrap the prompt in the model's chat template",
+    },
+    "vision": {
+        "checkpoint": "demo:tiny-qwen2-vl-bf16",
+        "kind": 'kind = "vision"\n'
+        'processor = "slow"                        '
+        '# Pillow and NumPy; "fast" is torchvision: other pixels\n',
+        "dataset": 'name = "shapes-24"                        '
+        "# its records name images; configs/README.md says how",
+        "chat": "chat = true                               "
+        "# the template puts the images before the prompt",
+    },
+}
+"""What differs between the kinds of models."""
+
+
+def starter(name: str, kind: Kind = "text") -> str:
     """A contract file for ``name``.
 
     Raises:
@@ -86,16 +111,16 @@ def starter(name: str) -> str:
             repr(name),
             "choose another name, without .toml",
         )
-    return _TEXT.format(name=name)
+    return _TEXT.format(name=name, **_OWN[kind])
 
 
-def write_starter(name: str, search: Sequence[Path]) -> Path:
+def write_starter(name: str, search: Sequence[Path], kind: Kind = "text") -> Path:
     """Write ``contracts/NAME.toml`` into the first folder of the search path.
 
     Raises:
         ContractError: the name is no name, the file exists, or it cannot be written.
     """
-    text = starter(name)
+    text = starter(name, kind)
     path = search[0] / "contracts" / f"{name}.toml"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

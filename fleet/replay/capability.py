@@ -1,13 +1,15 @@
-"""Which quantised backends this machine can run, and why not the others; no model is loaded.
+"""Which quantised backends and image processors this machine can run, and why not the others.
 
-The answer is gptqmodel's own: its table of kernels and their validation decide, nothing is repeated
-here. Knows no contract of another kind and no cluster: the answer is for the process that asks.
+No model is loaded. Of backends the answer is gptqmodel's own: its table of kernels and their
+validation decide, nothing is repeated here. Knows no contract of another kind and no cluster: the
+answer is for the process that asks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import io
 import json
 import os
@@ -106,6 +108,23 @@ def runnable_backends(method: str, bits: int, group_size: int) -> tuple[list[str
         else:
             cannot[backend] = reason
     return can, cannot
+
+
+PROCESSORS = {"slow": "PIL", "fast": "torchvision"}
+"""What makes pixels under each ``model.processor``."""
+
+
+def image_processors() -> dict[str, str]:
+    """``model.processor`` -> why this machine does not have it, "" where it has."""
+    found = {}
+    for name, module in PROCESSORS.items():
+        try:
+            importlib.import_module(module)
+        except (ImportError, OSError, RuntimeError) as error:  # one built for another torch
+            found[name] = f"{module}: {str(error).splitlines()[0]}"
+        else:
+            found[name] = ""
+    return found
 
 
 def _table() -> dict[str, dict[str, list[str]]]:

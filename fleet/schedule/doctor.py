@@ -20,6 +20,7 @@ from fleet.contract.load import list_contracts, load_contract
 from fleet.errors import EvidenceError, UsageError
 from fleet.evidence.landing import Landing
 from fleet.replay import caches, probe
+from fleet.replay.capability import image_processors
 from fleet.replay.gpu import nvml
 from fleet.replay.task import Device, device_environment, fitting
 from fleet.replay.worker import devices_of_this_node
@@ -37,7 +38,8 @@ PACKAGES = ("ray", "torch", "transformers", "gptqmodel", "duckdb", "pyarrow", "t
 
 @dataclass
 class Findings:
-    """``missing``: sentences; ``backends``: method -> {backend: "" or why it cannot run here}."""
+    """``missing``: sentences; ``backends``: method -> {backend: "" or why it cannot run here};
+    ``processors``: of images, likewise."""
 
     python: str
     platform: dict[str, Any]
@@ -45,6 +47,7 @@ class Findings:
     packages: dict[str, str]
     devices: list[dict[str, Any]] = field(default_factory=list)
     backends: dict[str, dict[str, str]] = field(default_factory=dict)
+    processors: dict[str, str] = field(default_factory=dict)
     contracts: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
@@ -88,6 +91,8 @@ def examine(places: Places, device: str | None, say: Callable[[str], None]) -> F
         os.environ.update(caches.kernel_folders(caches.pinned_kernels(places.scratch)))
         os.environ["GPTQMODEL_OFFLINE"] = "1"
         findings.backends = _backends()
+    say("asking for image processors")
+    findings.processors = image_processors()
     findings.contracts = {name: _contract(name, places) for name in list_contracts(places.search)}
     return findings
 
@@ -202,6 +207,11 @@ def print_findings(console: Console, findings: Findings) -> None:
         for name, why in backends.items():
             if why:
                 console.print(f"  {name}: {why}", markup=False, highlight=False, soft_wrap=True)
+    can = [name for name, why in findings.processors.items() if not why]
+    console.print(f"image processors that run here: {', '.join(can) or 'none'}")
+    for name, why in findings.processors.items():
+        if why:
+            console.print(f"  {name}: {why}", markup=False, highlight=False, soft_wrap=True)
     for name, fault in findings.contracts.items():
         if fault:
             console.print(f"contract {name}: {fault}", markup=False, soft_wrap=True)

@@ -25,7 +25,7 @@ from tests.bench.result import Result, figure
 
 BENCHES = (
     "cost", "trace", "always_on", "fixed", "turnover", "memory", "ingest", "queries", "digests",
-    "schedule", "dispatch",
+    "schedule", "dispatch", "images",
 )  # fmt: skip
 """Each is the module ``bench_<name>`` with a function ``run(quick)``."""
 

@@ -83,9 +83,9 @@ def certify_large(folder: Path, records: int, replays: int = 2) -> dict[str, Any
     )
     request = Request((NAME,), limits=Limits(retries=0), replays=replays)
     planned = plan_request(request, places, silent)
-    peaks = {"planned": _peak_bytes()}
+    peaks = {"planned": peak_bytes()}
     answer = certify(request, planned, places, LandingLauncher(), silent)
-    peaks["judged"] = _peak_bytes()
+    peaks["judged"] = peak_bytes()
     return {"exit_code": answer.exit_code(), "peaks": peaks}
 
 
@@ -107,7 +107,7 @@ def _configs(folder: Path, samples: int) -> Path:
     return configs
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     """Peak resident memory of this process. ``ru_maxrss`` would start at the parent's."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

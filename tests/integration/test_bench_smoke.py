@@ -55,6 +55,15 @@ def test_the_digest_benchmark_runs(tmp_path: Path) -> None:
     assert all(line["median"] > 0 for line in lines)
 
 
+@pytest.mark.torch
+def test_the_images_benchmark_runs(tmp_path: Path) -> None:
+    done = bench(tmp_path / "results.jsonl", "images")
+    assert done.returncode == 0, done.stderr
+    (line,) = (json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines())
+    assert line["bench"] == "peak memory of preparing, 200 images over 20"
+    assert line["many"]["distinct"] == 200
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 def test_the_cost_benchmark_runs(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Everything here ends before a process would be started on a cluster.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,12 @@ import duckdb
 import pytest
 
 from fleet.cli import run
+from fleet.contract.canonical import sha256, to_text
+from fleet.contract.load import BUILTIN
 from tests.campaigns import CONTRACT, questions, write_contract, write_dataset
 from tests.integration.command_line import fleet, tree
+
+DATASETS = BUILTIN / "datasets"
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,31 @@ def rack(line: str = 'contracts = ["toy"]') -> Callable[[Path], object]:
     return file("configs/fleets/rack.toml", text)
 
 
+def pictures(line: str, vision: bool = True) -> Callable[[Path], object]:
+    """A contract over one record, which may name an image; ``one.png`` is beside the dataset."""
+
+    def make(root: Path) -> None:
+        data = (DATASETS / "shapes-191" / "s001.png").read_bytes()
+        line_of = line.replace("DIGEST", to_text(sha256(data)))
+        write_dataset(root / "configs", "one", rows(line_of))
+        (root / "configs" / "datasets" / "one.png").write_bytes(data)
+        (root / "configs" / "one.png").write_bytes(data)
+        text = (DATASETS.parent / "contracts" / "tiny-qwen2-vl.toml").read_text()
+        if not vision:
+            text = text.replace('kind = "vision"\nprocessor = "slow"\n', "")
+        write_contract(root / "configs", "toy", text.replace("shapes-24", "one"))
+
+    return make
+
+
+PLAIN = {"id": "a", "question": "q", "choices": "c", "answer": "A"}
+
+
+def picture(file: str, digest: str = "DIGEST") -> str:
+    images = [{"file": file, "sha256": digest}]
+    return json.dumps(PLAIN | {"images": images})
+
+
 def rows(*lines: str) -> bytes:
     return "".join(line + "\n" for line in lines).encode()
 
@@ -74,6 +104,28 @@ FIVE = "five.jsonl: line "
 CERTIFY = ["certify", "toy"]
 
 BAD: dict[str, Bad] = {
+    "a missing image": Bad(
+        pictures(picture("two.png")), CERTIFY, ("record a: images", "two.png: No such file"),
+    ),
+    "an image with another digest": Bad(
+        pictures(picture("one.png", f"sha256:{'0' * 64}")), CERTIFY,
+        ("record a: images", f"sha256:{'0' * 64}", "one.png", "restore the file"),
+    ),
+    "an image outside the dataset's folder": Bad(
+        pictures(picture("../one.png")), CERTIFY, ("record a: images", "inside", "'../one.png'"),
+    ),
+    "a vision contract over a dataset without images": Bad(
+        pictures(json.dumps(PLAIN)), CERTIFY,
+        (TOY, "dataset.name", "record a without images", 'kind = "text"'),
+    ),
+    "a text contract over a dataset with images": Bad(
+        pictures(picture("one.png"), vision=False), CERTIFY,
+        (TOY, "model.kind", "record a with images", 'kind = "vision"'),
+    ),
+    "a vision contract without a processor": Bad(
+        toy("[model]", '[model]\nkind = "vision"'), CERTIFY,
+        (TOY, "model.processor", '"fast" or "slow"'),
+    ),
     "an unknown key": Bad(
         toy("num_beams = 1", "num_beams = 1\nnum_beam = 2"), CERTIFY,
         (TOY, "decoding.num_beam", "unknown key", 'did you mean "num_beams"'),

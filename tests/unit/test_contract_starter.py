@@ -18,6 +18,15 @@ def test_what_is_written_is_a_valid_contract_of_that_name(tmp_path: Path) -> Non
     assert (found.name, found.contract.require.replays) == ("mine", 2)
 
 
+def test_a_vision_contract_names_its_processor_and_a_dataset_with_images(tmp_path: Path) -> None:
+    write_starter("mine", [tmp_path], "vision")
+    contract = load_contract("mine", [tmp_path]).contract
+    assert (contract.model.kind, contract.model.processor) == ("vision", "slow")
+    assert contract.dataset.name == "shapes-24"
+    write_starter("text", [tmp_path])
+    assert load_contract("text", [tmp_path]).contract.model.kind == "text"
+
+
 def test_every_key_that_can_change_a_bit_is_written_out(tmp_path: Path) -> None:
     write_starter("mine", [tmp_path])
     origin = load_contract("mine", [tmp_path]).origin

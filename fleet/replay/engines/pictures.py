@@ -34,6 +34,7 @@ from fleet.errors import (
     UsageError,
 )
 from fleet.evidence.images import PROCESSOR, ImageEvidence, Output, Picture
+from fleet.replay.checkpoint_text import read_json
 from fleet.replay.engines.protocol import Prepared
 from fleet.replay.engines.tokenization import Tokenization
 from fleet.replay.host_digest import host_digest
@@ -241,9 +242,14 @@ def image_processor(contract: Contract, checkpoint: Path) -> Any:
     """
     wanted = str(contract.model.processor)
     try:
-        return transformers.AutoImageProcessor.from_pretrained(
-            checkpoint, backend=BACKENDS[wanted], local_files_only=True
-        )
+        try:
+            return transformers.AutoImageProcessor.from_pretrained(
+                checkpoint, backend=BACKENDS[wanted], local_files_only=True
+            )
+        except ImportError:
+            if wanted != "slow":
+                raise
+            return _pillow_class(checkpoint).from_pretrained(checkpoint, local_files_only=True)
     except RuntimeError as error:
         raise CannotRunError(
             "contract",
@@ -256,6 +262,14 @@ def image_processor(contract: Contract, checkpoint: Path) -> Any:
         raise _no_processor(checkpoint, error) from error
 
 
+def _pillow_class(checkpoint: Path) -> Any:
+    """The class that needs no torchvision, as AutoImageProcessor does in transformers 5.17."""
+    own = read_json(checkpoint / "preprocessor_config.json")
+    own = own or read_json(checkpoint / "processor_config.json").get("image_processor", {})
+    name = str(own.get("image_processor_type")).removesuffix("Fast").removesuffix("Pil")
+    return getattr(transformers, f"{name}Pil")
+
+
 UNLOADABLE = (OSError, ValueError, KeyError, AttributeError, ImportError, TypeError)
 """What transformers raises for a folder without a processor that it knows."""
 
@@ -265,7 +279,7 @@ def _no_processor(checkpoint: Path, error: Exception) -> CheckpointError:
         str(checkpoint),
         "",
         "a vision-language model with an image processor that transformers can load",
-        str(error).splitlines()[0] if str(error) else type(error).__name__,
+        next((line for line in str(error).splitlines() if line.strip()), type(error).__name__),
         "add preprocessor_config.json and processor_config.json to the checkpoint folder",
     )
 
