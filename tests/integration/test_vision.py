@@ -128,6 +128,17 @@ def test_a_racy_k_proj_of_the_language_model_is_named(places: Places) -> None:
     assert (verdict.culprit["path"], verdict.culprit["class"]) == (K_PROJ, "RacyLinear")
 
 
+@pytest.mark.slow
+def test_all_191_images_pass_in_both_arms(places: Places) -> None:
+    (verdict,) = certified(places, {"tiny-qwen2-vl-full": 2})
+    assert verdict.verdict == "PASS"
+    told = {arm: cells["logits"] for arm, cells in verdict.arms.items()}
+    assert {arm: (cells["exact"], cells["total"]) for arm, cells in told.items()} == {
+        "current": (191, 191),
+        "controlled": (191, 191),
+    }
+
+
 def torchvision_path() -> Sequence[str]:
     """What a process needs on its path to have torchvision; nothing where it simply is there."""
     if importlib.util.find_spec("torchvision") is not None:

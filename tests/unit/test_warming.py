@@ -161,7 +161,7 @@ def test_a_cache_is_compiled_once_and_again_when_a_kernel_is_gone(
 
 
 def prompts(*lengths: int) -> list[Any]:
-    return [SimpleNamespace(prompt_ids=(1,) * length) for length in lengths]
+    return [SimpleNamespace(images=None, prompt_ids=(1,) * length) for length in lengths]
 
 
 def own_of(batch_size: int, num_samples: int) -> Own:
