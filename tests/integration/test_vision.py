@@ -129,6 +129,7 @@ def test_a_racy_k_proj_of_the_language_model_is_named(places: Places) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_all_191_images_pass_in_both_arms(places: Places) -> None:
     (verdict,) = certified(places, {"tiny-qwen2-vl-full": 2})
     assert verdict.verdict == "PASS"
