@@ -299,6 +299,7 @@ def test_the_doctor_says_what_runs_here_and_what_does_not(project: Path) -> None
     assert found["packages"]["ray"] and found["python"] == sys.version.split()[0]
     assert found["backends"]["awq"]["awq_torch"] == ""
     assert "CUDA" in found["backends"]["awq"]["awq_marlin"]
+    assert found["processors"]["slow"] == ""
     assert found["contracts"]["toy"] == ""
     assert found["missing"] == []
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fleet.contract.model import Require
+from fleet.evidence.images import DIGEST_COLUMNS
 from fleet.evidence.manifest import Process
 from fleet.evidence.records import (
     Record,
@@ -165,7 +166,11 @@ def arm_summary(rows: Rows) -> ArmSummary:
         unparsed=sum(row["unparsed"] for row in rows),
         truncated=0,
         roots=roots,
-        columns={name: text_digest(name, [row[name] for row in rows]) for name in STAGE_COLUMNS},
+        columns={
+            name: text_digest(name, [row[name] for row in rows])
+            for name in (*STAGE_COLUMNS, *DIGEST_COLUMNS)
+            if all(name in row for row in rows)
+        },
     )
 
 

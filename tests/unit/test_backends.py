@@ -70,3 +70,17 @@ def test_gptqmodel_answers_for_this_very_checkpoint(demo: Callable[[str], Path])
     assert found["awq_gemv"].dtype is None
     assert found["awq_gemv"].reason == "runs the checkpoint format gemv, not gemm"
     assert all("\n" not in b.reason for b in found.values())
+
+
+def test_an_image_processor_that_cannot_be_imported_is_not_to_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(name: str) -> None:
+        if name == "torchvision":  # built for another torch
+            raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(capability.importlib, "import_module", broken)
+    assert capability.image_processors() == {
+        "slow": "",
+        "fast": "torchvision: operator torchvision::nms does not exist",
+    }

@@ -19,6 +19,7 @@ from fleet.evidence.tally import Tally, tally_rows
 from fleet.judge.rowdiff import RowDifference, classify
 from fleet.judge.stages import BY_NAME, INPUT_COLUMNS, ORDER
 from tests.landing_builder import make_record, rewrite_part
+from tests.unit.evidence_builders import Rows, dataset, judged, pair, rederived
 
 PROCESSOR = {"class": "PilProcessor", "backend": "pil", "version": "pillow 13"}
 
@@ -220,3 +221,36 @@ def test_the_text_of_the_evidence_says_all_there_is() -> None:
     text = row().to_row()["images"]
     picture = asdict(evidence("s0").pictures[0])
     assert all(f'"{key}"' in text for key in (*picture, "pixel_values", "mm_token_type_ids"))
+
+
+# The verdict
+
+
+def pictured(change: Callable[[ImageEvidence], ImageEvidence] | None = None) -> Rows:
+    """All rows of a replay, in one of which the images are others."""
+    found = []
+    for each in dataset():
+        images = evidence(each["sample_id"])
+        if change is not None and (each["sample_id"], each["arm"]) == ("q2", "current"):
+            images = change(images)
+        found.append(rederived(each | images.columns()))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (other_file, "image file"),
+        (other_pixels, "decoded image"),
+        (other_processor, "image resized and normalised"),
+        (other_places, "places of the images among the tokens"),
+    ],
+)
+def test_images_that_differ_between_two_replays_are_a_fail_of_layer_1(
+    change: Callable[[ImageEvidence], ImageEvidence], words: str
+) -> None:
+    verdict = judged(pair(pictured(), pictured(change)))
+    assert (verdict.verdict, verdict.layer) == ("FAIL", 1)
+    assert words in verdict.reason
+    assert [s["sample_id"] for s in verdict.differing_samples] == ["q2"]
+    assert judged(pair(pictured(), pictured())).verdict == "PASS"
