@@ -3,8 +3,8 @@
 Each ``tests/golden/h200-*.tar.xz`` is a landing of an NVIDIA H200; the JSON beside it says what it
 shows. ``awq-sweep``: one sweep. ``always-on``: a campaign of two contracts that were traced
 throughout, then one of them untraced. ``vary``: two contracts, an exact repeat and six claims each.
-``same-class``: the two of them on two devices of one host. Nothing here needs a GPU: verdicts are
-functions of landed evidence.
+``same-class``: the two of them on two devices of one host. ``vlm``: a vision-language model over
+191 images, under two backends. Nothing here needs a GPU: verdicts are functions of landed evidence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.integration.command_line import fleet
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 README = (GOLDEN.parents[1] / "README.md").read_text()
-NAMES = ("h200-awq-sweep", "h200-always-on", "h200-vary", "h200-same-class")
+NAMES = ("h200-awq-sweep", "h200-always-on", "h200-vary", "h200-same-class", "h200-vlm")
 RECORDED: dict[str, dict[str, Any]] = {
     name: json.loads((GOLDEN / f"{name}.json").read_text()) for name in NAMES
 }
@@ -41,6 +41,7 @@ RECORDED: dict[str, dict[str, Any]] = {
 TRACED, UNTRACED = RECORDED["h200-always-on"]["campaigns"]
 (VARIED,) = RECORDED["h200-vary"]["campaigns"]
 (ON_TWO,) = RECORDED["h200-same-class"]["campaigns"]
+(VLM,) = RECORDED["h200-vlm"]["campaigns"]
 PASSES = "qwen2-7b-shapes-awq@awq_torch"
 CULPRIT = "model.layers.0.self_attn.k_proj"
 
@@ -108,7 +109,7 @@ def test_all_ran_on_one_platform_and_the_controls_behaved(name: str) -> None:
 
 
 def test_one_archive_holds_traces_of_each_format() -> None:
-    assert [RECORDED[name]["trace_formats"] for name in NAMES] == [[1], [2], [2], [2]]
+    assert [RECORDED[name]["trace_formats"] for name in NAMES] == [[1], [2], [2], [2], [2]]
 
 
 def test_marlin_fails_where_two_other_backends_of_the_same_checkpoint_pass() -> None:
@@ -391,3 +392,19 @@ def test_no_pass_of_real_evidence_outlives_a_change_of_it(
             path.write_bytes(path.read_bytes() + b"!")
             assert passing(landing, tmp_path) == {PASSES}, tampering.HARMLESS[name]
             assert read_logs(landing, traced).altered == (path.stem,)
+
+
+def test_a_vision_language_model_parts_where_the_incident_did(landings: dict[str, Landing]) -> None:
+    """Every image and all that was made of it is equal; one projection of the language model races
+    under one backend, and the score hides it: 191 of 191 right on both sides."""
+    torch, marlin = by_backend(VLM, "awq_torch"), by_backend(VLM, "awq_marlin")
+    assert (torch["verdict"], torch["records"], torch["mismatches"]) == ("PASS", 382, 0)
+    assert (marlin["verdict"], marlin["layer"], marlin["fault"]) == ("FAIL", 3, "race")
+    culprit = marlin["culprit"]
+    assert culprit["path"] == "model.language_model.layers.0.self_attn.k_proj"
+    assert (culprit["class"], culprit["shape"]) == ("AwqMarlinLinear", "1,135,3584")
+    assert (culprit["unique"], culprit["repeats"]) == (200, 200)
+    exact = marlin["exact"]["current"]
+    assert [exact[g] for g in ("metric", "prediction", "tokens", "logits")] == [
+        "191/191", "177/191", "128/191", "0/191",
+    ]  # fmt: skip
