@@ -41,12 +41,13 @@ def check_sample(planned: Planned, sample: str, arm: str) -> None:
 def newest_certified(
     known: Sequence[AttemptSummary], replayed: Sequence[AttemptSummary]
 ) -> AttemptSummary | None:
-    """The newest certified replay of the same contract on the same platform: a sample is held
-    against it too, because a difference from it is evidence as well."""
+    """The newest exact repeat that certified the same contract on the same platform: a sample is
+    held against it too, because a difference from it is evidence as well. The settings of a set
+    that varies something are told without it, so its reference is none to compare with."""
     for summary in replayed[:1]:
         same = [
             s for s in known
-            if s.purpose == "certify" and s.state == "COMPLETE" and s.is_reference
+            if s.purpose == "certify" and s.state == "COMPLETE" and not s.vary
             and (s.execution_id, s.platform) == (summary.execution_id, summary.platform)
         ]  # fmt: skip
         return max(same, key=lambda s: s.accepted_at_s or 0.0, default=None)

@@ -12,7 +12,7 @@ from fleet.errors import AttemptFailed
 from fleet.replay.engines.synthetic import SyntheticEngine
 from fleet.report.diff import Diff
 from fleet.schedule.one_sample import replay_one
-from tests.campaigns import FakeLauncher, planned_in, raises, write_configs
+from tests.campaigns import FakeLauncher, certified, planned_in, raises, write_configs
 
 KILLED = raises(AttemptFailed("killed", "signal 9"))
 EQUAL = "logits equal in 1 of 1 shared records"
@@ -91,3 +91,9 @@ def test_no_replay_that_ended_is_no_evidence_and_every_cause_is_told(root: Path)
     found = replayed(root, FakeLauncher(script={0: KILLED, 1: KILLED}))
     assert (results(found), found.exit_code()) == (["NO_EVIDENCE"], 3)
     assert found.pairs[0].words.count("killed") == 2
+
+
+def test_after_a_varied_set_it_is_still_held_against_an_exact_repeat(root: Path) -> None:
+    certified(root, claims=(("batch",),))
+    found = replayed(root)
+    assert [pair.result for pair in found.pairs] == ["EQUAL", "EQUAL"]
