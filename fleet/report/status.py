@@ -301,11 +301,16 @@ def _apart(
     groups: Mapping[rules.SetKey, Sequence[AttemptSummary]],
     facts: Mapping[str, Any],
 ) -> Apart | None:
-    """Among the platforms of the row's own claim and trace mode."""
-    if row.verdict is None:
+    """Among the platforms of the row's own claim and trace mode; of one whose facts are not those
+    of its digest nobody can say what sets it apart."""
+    if row.verdict is None or row.platform not in facts:
         return None
     own = (row.verdict.vary, row.verdict.traced)
-    here = {k.platform: m for k, m in groups.items() if k.platform and (k.vary, k.traced) == own}
+    here = {
+        k.platform: m
+        for k, m in groups.items()
+        if k.platform in facts and (k.vary, k.traced) == own
+    }
     replays = {platform: replays_of(m, asked.require) for platform, m in here.items()}
     return apart(replays, row.platform, {name: facts[name]["facts"] for name in here})
 

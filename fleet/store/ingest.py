@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any, get_args
 
 import fleet
 from fleet.contract.canonical import sha256, to_text
@@ -24,6 +25,7 @@ from fleet.evidence.ledger import Heads
 from fleet.evidence.manifest import Manifest
 from fleet.evidence.mirror import altered
 from fleet.evidence.retired import SUMMARY
+from fleet.evidence.states import Purpose
 from fleet.evidence.summarise import summarise
 from fleet.evidence.summary import AttemptSummary
 from fleet.store import queries, write
@@ -151,7 +153,20 @@ def _summarise(landing: Landing, story: Story) -> AttemptSummary:
     kept = story.fault is not None and story.fault.details.get("original_kept")
     if story.fault is None or (kept and summary.state == "VOID"):
         return summary
-    return replace(summary, state="VOID", cause=story.fault, arms={}, roots={}, power=None)
+    told = {f.name: _plain(f.type, getattr(summary, f.name)) for f in fields(summary)}
+    told |= {"state": "VOID", "cause": story.fault, "arms": {}, "roots": {}, "power": None}
+    return replace(summary, **told)
+
+
+def _plain(kind: Any, value: Any) -> Any:
+    """What a broken chain says may be anything; a store takes only words and numbers it knows."""
+    if kind == "Purpose":
+        return value if value in get_args(Purpose) else "certify"
+    if kind == "int":
+        return value if type(value) is int and abs(value) < 2**31 else -1
+    if kind == "tuple[str, ...]":
+        return tuple(map(str, value))
+    return str(value) if kind == "str" else value
 
 
 def _manifest(landing: Landing, attempt: str) -> tuple[bytes | None, Manifest | None]:

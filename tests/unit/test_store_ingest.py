@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fleet.contract.canonical import to_text
+from fleet.contract.canonical import canonical_json, to_text
 from fleet.errors import StoreError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import Ledger, chain_folder, chain_head, read_chain
@@ -366,3 +366,20 @@ def test_a_contract_body_that_does_not_read_is_a_warning(store: Store, tmp_path:
     assert report.warnings == (words,)
     assert ends(store) == {"a": "VOID evidence-altered"}
     assert queries.contracts(store.con)[0].body == {"asked": asked_for(A)}
+
+
+@pytest.mark.parametrize(
+    "change", [{"purpose": "cartify"}, {"slot": "x"}, {"slot": 2**40}, {"num_samples": None},
+               {"contract": 7}, {"vary": [1]}],
+)  # fmt: skip
+def test_whatever_a_broken_chain_says_is_taken_in_as_void(
+    store: Store, tmp_path: Path, change: dict[str, object]
+) -> None:
+    landing = landing_of(tmp_path, A, B)
+    path = chain_folder(landing, "c1") / "000001.json"
+    raw = json.loads(path.read_bytes())
+    assert raw["kind"] == "planned"
+    path.write_bytes(canonical_json(raw | {"body": raw["body"] | change}))
+    (warning,) = ingest(store, landing).warnings
+    assert f"{path}: the chain is broken before" in warning
+    assert set(ends(store).values()) == {"VOID evidence-altered"}
