@@ -146,6 +146,7 @@ class CaseRunning:
     deadline_s: float | None
     interrupt: bool
     left_alive: bool
+    late: bool = False
 
     def __post_init__(self) -> None:
         self.process, self.watcher = self.child.process, self.child.watcher
@@ -168,7 +169,17 @@ class CaseRunning:
     def end(self, deadline_s: float) -> Gone:
         if self.left_alive:
             return Gone(True, True, self.watcher)
-        return self.child.end(deadline_s)
+        gone = self.child.end(deadline_s)
+        if self.late:
+            landing = Landing.open(Path(self.child.task.landing))
+            for path in landing.parts(self.child.task.attempt):
+                path.rename(not_yet(path))
+        return gone
+
+
+def not_yet(part: Path) -> Path:
+    """What a late writer's part is until it lands."""
+    return part.with_name(f".{part.name}")
 
 
 @dataclass
@@ -180,12 +191,14 @@ class CaseLauncher(ProcessLauncher):
         unobserved: attempts whose death nobody sees.
         interrupted: attempts during which the driver is interrupted.
         left_alive: attempts whose process is said to be gone and lives on.
+        late: attempts of which no row has landed when they are given up (:func:`not_yet`).
     """
 
     deadlines: Mapping[int, float] = field(default_factory=dict)
     unobserved: Collection[int] = ()
     interrupted: Collection[int] = ()
     left_alive: Collection[int] = ()
+    late: Collection[int] = ()
     _alive: list[CaseRunning] = field(default_factory=list)
 
     def start(  # type: ignore[override]
@@ -199,7 +212,9 @@ class CaseLauncher(ProcessLauncher):
         self.observe_death = n not in self.unobserved
         child = super().start(task, environment, num_cpus, deadline_s)
         lives = n in self.left_alive
-        running = CaseRunning(child, self.deadlines.get(n), n in self.interrupted, lives)
+        running = CaseRunning(
+            child, self.deadlines.get(n), n in self.interrupted, lives, n in self.late
+        )
         if lives:
             self._alive.append(running)
         return running

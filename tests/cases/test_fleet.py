@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tests.cases.harness import (
     World,
     again,
     judged,
+    not_yet,
     pair,
     run_campaign,
 )
@@ -83,14 +83,11 @@ def test_a_death_that_nobody_saw_is_void_although_the_rows_agree(outcome: Outcom
     assert outcome.world.landing.manifest(outcome.attempts[1]).exists()
 
 
-@pair(unobserved={1})
-def test_rows_and_manifest_that_land_after_the_attempt_was_given_up_help_nothing(
-    outcome: Outcome, tmp_path: Path
-) -> None:
-    folder = outcome.world.landing.attempt(outcome.attempts[1])
-    shutil.move(folder, tmp_path / "late")
-    expect_void(again(outcome), "death-not-observed", "slot 1")
-    shutil.move(tmp_path / "late", folder)
+@pair(unobserved={1}, late={1})
+def test_rows_that_land_after_the_attempt_was_given_up_help_nothing(outcome: Outcome) -> None:
+    assert outcome.verdict.code == "death-not-observed"
+    part = outcome.world.landing.attempt(outcome.attempts[1]) / "part-00000.parquet"
+    not_yet(part).rename(part)
     late = again(outcome)
     expect_void(late, "death-not-observed", "slot 1")
     rows = {a["attempt"]: a["rows"] for a in late.verdict.attempts}
