@@ -211,6 +211,4 @@ def gate(
             places.search, places.cache, time.time(),
         )  # fmt: skip
     form.show(found.to_json(), print_markdown if markdown else print_gate, found)
-    if found.mode == "warn" and found.result != "held":
-        print(f"fleet: warning: policy {found.policy}: {found.result}", file=sys.stderr)
     raise typer.Exit(found.exit_code())

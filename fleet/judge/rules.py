@@ -116,8 +116,7 @@ def judge(
     found = Findings(in_order(summaries), require, comparisons, campaign)
     failed = {campaign: controls_failed} if campaign is not None else controls_failed_in
     outcome = Outcome("FAIL") if found.fails else _evidence(found, siblings, failed)
-    if outcome.word == "PASS" and doubt is not None:
-        outcome = Outcome("VOID", outcome.campaign, doubt.code, doubt.text)
+    outcome = _doubted(outcome, doubt)
     return decided(found, outcome, contract_name, siblings)
 
 
@@ -177,10 +176,19 @@ def outcomes(
     siblings: Sequence[AttemptSummary] = (),
     *,
     controls_failed_in: Mapping[str, Sequence[str]] = NO_CONTROLS,
+    doubt: Cause | None = None,
 ) -> dict[str, Outcome]:
-    """Campaign -> PASS or VOID by its own evidence alone, of those that certified."""
+    """Campaign -> PASS or VOID by its own evidence alone, of those that certified; ``doubt``: see
+    :func:`judge`."""
     evidence = Evidence.of(in_order(summaries), siblings, require)
-    return {n: _campaign(evidence, n, controls_failed_in) for n in evidence.by_campaign}
+    names = evidence.by_campaign
+    return {n: _doubted(_campaign(evidence, n, controls_failed_in), doubt) for n in names}
+
+
+def _doubted(outcome: Outcome, doubt: Cause | None) -> Outcome:
+    if outcome.word != "PASS" or doubt is None:
+        return outcome
+    return Outcome("VOID", outcome.campaign, doubt.code, doubt.text)
 
 
 def campaigns_of(summaries: Sequence[AttemptSummary], require: Require) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.contract.model import Require
+from fleet.evidence.states import Cause
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge import rules
 from fleet.judge.findings import Comparisons
@@ -46,6 +47,7 @@ def steps(
     comparisons: Comparisons,
     controls_failed_in: Mapping[str, Sequence[str]],
     siblings: Sequence[AttemptSummary] = (),
+    doubt: Cause | None = None,
 ) -> list[Step]:
     """Every campaign of a set, in the order of evidence.
 
@@ -55,10 +57,13 @@ def steps(
         comparisons: those of :func:`fleet.judge.rules.pairs_needed`.
         controls_failed_in: controls that did not behave, by campaign.
         siblings: attempts of the same contract whose platform is unknown.
+        doubt: what was altered of the contract; then nothing ever passed.
     """
     ordered = in_order(members)
     failing = rules.first_failing(ordered, require, comparisons)
-    own = rules.outcomes(ordered, require, siblings, controls_failed_in=controls_failed_in)
+    own = rules.outcomes(
+        ordered, require, siblings, controls_failed_in=controls_failed_in, doubt=doubt
+    )
     found: list[Step] = []
     valid_until: float | None = None
     for name in rules.campaigns_of(ordered, require):

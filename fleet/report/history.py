@@ -19,6 +19,7 @@ from fleet.contract.load import has_contract
 from fleet.contract.vary import in_words
 from fleet.errors import ContractError
 from fleet.evidence.platform import Platform
+from fleet.evidence.states import Cause
 from fleet.evidence.summary import AttemptSummary
 from fleet.evidence.upgrades import read_upgrades
 from fleet.judge import rules
@@ -182,13 +183,15 @@ def moments_of(
     ``facts``: platform -> its facts.
     """
     sets = rules.groups(summaries)
+    doubt, unretracted = (answers.doubt(asked, s) for s in (summaries, rules.restored(summaries)))
     for key, members in sets.items():
         compared = answers.comparisons(rules.pairs_needed(members, asked.require), asked.dtype)
         others = [] if not key.platform else _homeless(sets, key)
         label = Platform(facts[key.platform]).label() if key.platform in facts else "unknown"
         before = _roots_before(answers, sets, key, asked)
-        without = _as_landed(answers, asked, members, others, controls)
-        for number, step in enumerate(steps(members, asked.require, compared, controls, others)):
+        without = _as_landed(answers, asked, members, others, controls, unretracted)
+        told = steps(members, asked.require, compared, controls, others, doubt)
+        for number, step in enumerate(told):
             moved = number == 0 and before and step.roots and not set(step.roots) & before
             events = (*step.events, "other root than on its predecessor") if moved else step.events
             events = (*events, *_withdrawn(step, without.get(step.campaign)))
@@ -201,13 +204,15 @@ def _as_landed(
     members: Sequence[AttemptSummary],
     others: Sequence[AttemptSummary],
     controls: ControlsByCampaign,
+    doubt: Cause | None,
 ) -> dict[str, Step]:
     """Campaign -> its step if nothing had been retracted; none where nothing was."""
     if not rules.any_retracted([*members, *others]):
         return {}
     everything = rules.restored(members)
     compared = answers.comparisons(rules.pairs_needed(everything, asked.require), asked.dtype)
-    told = steps(everything, asked.require, compared, controls, rules.restored(others))
+    others = rules.restored(others)
+    told = steps(everything, asked.require, compared, controls, others, doubt)
     return {step.campaign: step for step in told}
 
 

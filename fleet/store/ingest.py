@@ -218,7 +218,8 @@ def _finish(
 ) -> list[str]:
     """What is small is written anew: campaigns, contracts, views over the landing."""
     withdrawn = retractions.read(landing)
-    told = {chain.fault.text for chain in chains if chain.fault} | set(kept.faults.values())
+    told = {chain.fault.text for chain in chains if chain.fault}
+    told |= {*kept.faults.values(), *altered(landing).values()}
     faults = [
         *kept.faults.values(),
         *(f"attempt {a}: {text}" for a, text in queries.altered(store.con) if text not in told),

@@ -28,7 +28,8 @@ VERBS = {
     "certify", "screen", "sweep", "trace", "status", "units", "diff", "replay", "logs", "doctor",
     "matrix", "history", "query", "gate", "campaign",
     "contract check", "contract show", "contract new",
-    "store ingest", "store rebuild", "store snapshot", "store prune", "report", "retract",
+    "store ingest", "store rebuild", "store verify", "store snapshot", "store prune", "report",
+    "retract",
     "certificate keygen", "certificate issue", "certificate verify", "certificate show",
     "certificate list",
 }  # fmt: skip
@@ -104,6 +105,7 @@ READS: list[tuple[list[str], int]] = [
     (["contract", "show", "toy"], 0),
     (["store", "ingest"], 0),
     (["store", "rebuild"], 0),
+    (["store", "verify"], 0),
     (["certify", "toy", "--dry-run"], 0),
     (["replay", "toy", "--sample", "s1", "--arm", "current", "--dry-run"], 0),
 ]

@@ -16,6 +16,7 @@ import pytest
 from fleet.cli import run
 from fleet.contract.canonical import sha256, to_text
 from fleet.contract.load import BUILTIN
+from fleet.store.migrations import SCHEMA
 from tests.campaigns import CONTRACT, questions, write_contract, write_dataset
 from tests.integration.command_line import fleet, tree
 
@@ -205,7 +206,7 @@ BAD: dict[str, Bad] = {
         file("notes.txt"), [*CERTIFY, "--store", "notes.txt"], ("notes.txt", "a fleet store"),
     ),
     "a store newer than the code": Bad(
-        newer_store, CERTIFY, ("var/fleet.duckdb", "schema", "at most 1", "99"),
+        newer_store, CERTIFY, ("var/fleet.duckdb", "schema", f"at most {SCHEMA}", "99"),
     ),
     "a landing that is a file": Bad(
         file("file"), [*CERTIFY, "--landing", "file"], ("file", "expected a folder", "--landing"),

@@ -130,7 +130,7 @@ def test_a_summary_that_was_changed_voids_its_attempt(home: Site) -> None:
     raw["arms"]["current"]["correct"] += 1
     path.write_text(json.dumps(raw))
     assert cause_of(home, path.parent.name) == (
-        "evidence-altered: its summary is not the one the ledger names"
+        "evidence-altered: summary.json is not the one the ledger names"
     )
 
 

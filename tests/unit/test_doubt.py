@@ -18,6 +18,8 @@ from fleet.evidence.summary import AttemptSummary, Withdrawal
 from fleet.judge import rules
 from fleet.report.answers import Answers, known_contracts
 from fleet.report.derived import rows_about
+from fleet.report.filters import Filters
+from fleet.report.history import history_of
 from fleet.store.open import open_reader
 from fleet.store.rebuild import rebuild
 from tests.landing_builder import AttemptSpec, build_landing, cut, other_row, other_slot
@@ -38,11 +40,16 @@ def states(landing: Landing, tmp_path: Path) -> set[tuple[str, str]]:
     with open_reader(path) as store:
         answers = Answers(store, landing)
         (asked,) = (a for a in known_contracts(store) if a.name == "toy")
-        return {
+        found = {
             (row.verdict.verdict, row.verdict.reason)
             for row in rows_about(answers, asked)
             if row.verdict
         }
+        told = history_of(answers, "toy", (), tmp_path, Filters()).moments
+        passed = any(moment.step.after == "PASS" for moment in told)
+    assert passed or "PASS" not in {verdict for verdict, _ in found}
+    assert not passed or {verdict for verdict, _ in found} & {"PASS", "FAIL"}
+    return found
 
 
 def drop_a_part(landing: Landing) -> None:

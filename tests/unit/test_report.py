@@ -220,7 +220,7 @@ def test_logs_are_found_by_an_unambiguous_beginning(tmp_path: Path) -> None:
     (landing.attempt("abcd01") / "stdout.txt").write_bytes(b"caf\xe9 [bold]\n")
     found = read_logs(landing, "abcd01")
     assert (found.stdout, found.stderr) == ("caf\ufffd [bold]\n", "")
-    assert found.to_json()["schema"] == 1
+    assert (found.to_json()["schema"], found.altered) == (1, ()), "nobody says what it printed"
     for beginning, count in (("abcd", 2), ("ffff", 0), ("", 2), ("../..", 0)):
         with pytest.raises(UsageError, match=f"{count} attempts that begin so"):
             read_logs(landing, beginning)
