@@ -70,7 +70,8 @@ def test_batches_that_were_not_varied_are_void(outcome: Outcome) -> None:
 
 @pair({1: "claimed_only"}, spec=ORDER)
 def test_counters_do_not_stand_in_for_the_order_of_the_rows(outcome: Outcome) -> None:
-    expect_void(outcome, SHORT, "planned row ('controlled', ", "landed ('controlled', 0, 's00', 0)")
+    # which row is the first one out of order is drawn
+    expect_void(outcome, SHORT, "planned row ('controlled', ", "landed ('controlled', ")
 
 
 @pair({1: "claimed_only"}, spec=BATCH)
