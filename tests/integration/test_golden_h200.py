@@ -207,14 +207,13 @@ def test_an_altered_byte_of_the_evidence_is_no_pass(
 def test_an_altered_byte_of_a_trace_is_neither_a_pass_nor_a_fail(
     landings: dict[str, Landing], tmp_path: Path
 ) -> None:
-    """One file of one trace of each contract is changed in one byte: both are VOID, and the
-    untraced PASS of the same execution stays."""
+    """One file of one trace of each contract is changed in one byte: both are VOID, and so is the
+    untraced PASS of the same execution: what was altered may have held a difference."""
     landing = copied(landings["h200-always-on"], tmp_path)
     for entry in TRACED["contracts"]:
         alter(landing.attempt(entry["traced"][0]["attempt"]) / "trace-00002.parquet")
-    void = {(TRACED["campaign"], entry["contract"]): "VOID" for entry in TRACED["contracts"]}
     recorded = verdicts(RECORDED["h200-always-on"])
-    assert verdicts(judged(landing, "", tmp_path)) == recorded | void
+    assert verdicts(judged(landing, "", tmp_path)) == dict.fromkeys(recorded, "VOID")
 
 
 def test_the_readme_shows_the_figures_of_the_sweep() -> None:
