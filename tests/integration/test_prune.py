@@ -122,6 +122,8 @@ def test_diff_says_that_rows_were_pruned(home: Site) -> None:
 
 # what must not be believed
 
+GONE = "evidence-altered: summary.json: pruned, but its summary is gone"
+
 
 def test_a_summary_that_was_changed_voids_its_attempt(home: Site) -> None:
     path = summary_of(home)
@@ -138,7 +140,7 @@ def test_a_summary_that_was_changed_voids_its_attempt(home: Site) -> None:
 def test_a_summary_that_is_gone_voids_its_attempt(home: Site) -> None:
     path = summary_of(home)
     path.unlink()
-    assert cause_of(home, path.parent.name) == "evidence-altered: pruned, but its summary is gone"
+    assert cause_of(home, path.parent.name) == GONE
 
 
 @pytest.mark.slow
@@ -152,8 +154,9 @@ def test_a_forged_prune_cannot_give_other_roots(home: Site) -> None:
     landing = landing_of(home)
     entry = retired(landing)[path.parent.name]
     forge_chain(landing, entry.campaign, path.parent.name, to_text(sha256(data)))
+    forget(home)
     assert cause_of(home, path.parent.name) == (
-        "evidence-altered: its summary does not give the manifest's roots"
+        "evidence-altered: summary.json does not give the manifest's roots"
     )
 
 
@@ -165,6 +168,9 @@ def test_rows_that_are_gone_without_a_word_void_their_attempt(home: Site) -> Non
     for file in chain.iterdir():
         file.unlink()
     chain.rmdir()
+    code, _, err = home.fleet("store", "ingest")
+    assert code == 2 and f"{chain.name}/" in err, "the store that saw it"
+    forget(home)
     assert cause_of(home, path.parent.name).startswith("evidence-altered: parts on disk []")
 
 
@@ -200,6 +206,12 @@ def test_a_prune_that_was_killed_half_way_is_finished_by_the_next(
 def refused(landing: Landing, names: Any) -> None:
     if names:
         raise OSError(5, "Input/output error")
+
+
+def forget(site: Site) -> None:
+    """What follows is asked of a store that never saw the landing."""
+    for store in (site.root / "var").glob("fleet.duckdb*"):
+        store.unlink()
 
 
 def summary_of(site: Site) -> Path:

@@ -279,14 +279,14 @@ def test_a_server_that_goes_down_in_the_middle_ends_the_campaign_with_one_error(
 def test_a_campaign_that_stopped_is_no_usage_error_when_the_server_is_back(
     there: ObjectStore, site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    after = certify._ingest_after
+    after = certify.ingest_after
 
     def back_by_then(*places: Any) -> None:
         there.start()
         after(*places)
 
     home = site("home")
-    monkeypatch.setattr(certify, "_ingest_after", back_by_then)
+    monkeypatch.setattr(certify, "ingest_after", back_by_then)
     code, out, err = home.certify(script={4: lambda _: there.stop()})
     assert (code, out, err.count("error: ")) == (3, "", 1)
     assert f"could not go on: {URL}: expected an object store that answers" in err
