@@ -172,11 +172,11 @@ def wide(lines: int = 30, platforms: int = 12) -> Matrix:
 
     def cell(line: int, column: int) -> Cell:
         if (line + column) % 6 == 5:
-            return Cell(None, 4)
+            return Cell((), 4)
         state = states[(line + column) % 6]
         units = ({"unit": "a"}, {"unit": "b"})
         verdict = replace(VERDICT, state=state, units=units)
-        return Cell(StatusRow(label, "", "p", "", state, verdict, 3600.0 * 24 * line), 4)
+        return Cell((StatusRow(label, "", "p", "", state, verdict, 3600.0 * 24 * line),), 4)
 
     rows = [
         Line(f"{label}-{n:02}", (), tuple(cell(n, p) for p in range(platforms)))
