@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from fleet.contract.stack import differences
@@ -55,9 +56,9 @@ def others(counted: Iterable[str]) -> dict[str, str]:
 
 
 def _installed() -> Iterator[tuple[str, metadata.Distribution]]:
-    """By name. What Ray carries inside itself and puts on the path once it is imported
-    (``ray/thirdparty_files``) is part of Ray, whose version counts."""
-    path = [entry for entry in sys.path if not entry.endswith("thirdparty_files")]
+    """By name. What a package carries inside itself and puts on the path once it is imported
+    (``ray/thirdparty_files``, ``setuptools/_vendor``) is part of it, and its version counts."""
+    path = [entry for entry in sys.path if not (Path(entry).parent / "__init__.py").exists()]
     for dist in metadata.distributions(path=path):
         if name := canonical(dist.metadata["Name"] or ""):
             yield name, dist

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from fleet.contract.stack import (
 )
 from fleet.errors import AttemptVoid, StackError
 from fleet.replay.probe import read_platform
-from fleet.replay.software import require_frozen, software
+from fleet.replay.software import others, require_frozen, software
 from fleet.schedule import stacks
 from fleet.schedule.stacks import (
     own_python,
@@ -234,3 +235,16 @@ def test_every_shipped_stack_loads_and_is_of_one_python(name: str) -> None:
     found = load_stack(name, [BUILTIN], {"FLEET_STACKS": "/srv"})
     assert found.python == f"/srv/{name}/bin/python"
     assert found.stack.facts.python == "3.11.7" and "ray" in found.stack.others
+
+
+def test_what_a_package_carries_inside_itself_is_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is on the path depends on what was imported before."""
+    for folder in ("carrier/_vendor", "beside"):
+        info = tmp_path / folder / f"{folder.partition('/')[0]}_dist-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Name: {folder.partition('/')[0]}-dist\nVersion: 1.0\n")
+    (tmp_path / "carrier" / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "carrier/_vendor"), str(tmp_path / "beside")])
+    assert others(()) == {"beside-dist": "1.0"}

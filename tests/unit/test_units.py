@@ -227,6 +227,8 @@ def campaigned_beside_a_bad_unit(root: Path) -> CampaignAnswer:
     """Certify ``toy`` where the landing holds a bad unit's replays of the same execution id."""
     write_configs(root / "configs")
     (toy,) = planned_in(root)[1].named
+    landing = Landing.open(places_in(root).landing, create=True)
+    landing.write_contract(from_text(toy.execution_id), toy.body())
     landed(root, specs(execution_id=from_text(toy.execution_id)))
     return certified(root)
 
