@@ -1,14 +1,11 @@
 """The software of this process's environment: what a stack freezes, and a replay finds in effect.
 
 Read as the platform is, and more of it: every distribution counts here, also those that are thought
-to move no bit. Knows no stack file; run as a program it tells whoever asks what is here.
+to move no bit. Knows no stack file.
 """
 
 from __future__ import annotations
 
-import importlib
-import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,20 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fleet.contract.stack import differences
-from fleet.errors import AttemptVoid, EvidenceError
+from fleet.errors import AttemptVoid
 from fleet.evidence.platform import NOT_APPLICABLE
-from fleet.replay.probe import read_platform
-from fleet.replay.task import Device, fitting
-from fleet.replay.worker import devices_of_this_node
 
 FACTS = ("python", "glibc", "os", "driver", "cuda", "cublas", "cudnn")
 """Facts of the platform that software decides."""
 
 NOT_COUNTED = ("fleet", "pip", "uv", "wheel")
 """What installs, and what is the same on every stack: fleet comes with the driver."""
-
-NEEDED = ("fleet.schedule.actors", "fleet.replay.run")
-"""What a replay's process imports before anything of the contract's engine."""
 
 
 def software(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,32 +84,3 @@ def requirements() -> dict[str, list[str]]:
             here = [r for r in declared if r.marker is None or r.marker.evaluate({"extra": ""})]
             found[name] = [f"{canonical(r.name)}{r.specifier}" for r in here]
     return found
-
-
-def _faults() -> Iterator[str]:
-    """Why no replay could begin here."""
-    for name in NEEDED:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            yield str(error)
-
-
-def told() -> dict[str, Any]:
-    """All that a driver asks an environment before it sends a replay there."""
-    here = [Device(**raw) for raw in devices_of_this_node()]
-    devices = fitting(here, os.environ.get("FLEET_DEVICE") or None)
-    platform = read_platform("stack", os.environ, (), devices[0].uuid if devices else None)
-    facts = platform.facts
-    unread = [name for name in platform.unreadable_facts() if name in (*FACTS, "packages")]
-    faults = [*dict.fromkeys(_faults()), *(f"{n}: {facts[n]['why']}" for n in unread)]
-    if faults:
-        return {"faults": faults}
-    return {"faults": [], "software": software(facts), "requires": requirements()}
-
-
-if __name__ == "__main__":
-    try:
-        print(json.dumps(told()))
-    except EvidenceError as error:
-        sys.exit(str(error))

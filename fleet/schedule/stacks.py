@@ -41,7 +41,7 @@ if found["python"] == sys.argv[1]:
 print(json.dumps(found))
 sys.stdout.flush()
 if found.get("ray") == sys.argv[2]:
-    runpy.run_module("fleet.replay.software", run_name="__main__")
+    runpy.run_module("fleet.replay.environment", run_name="__main__")
 """
 
 
