@@ -85,8 +85,9 @@ def store_prune(
 ) -> None:
     """Drop rows and traces of old replays that a newer campaign repeats; no verdict changes."""
     from fleet.evidence.landing import Landing
+    from fleet.judge.present import DAY_S
     from fleet.schedule.certify import ingest_and_publish
-    from fleet.schedule.pruning import DAY_S, plan_prune, prune
+    from fleet.schedule.pruning import plan_prune, prune
 
     with progress("looking for rows that may go") as say:
         landing = where.pulled()

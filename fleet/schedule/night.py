@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet.contract.canonical import sha256
+from fleet.judge.present import DAY_S
 from fleet.schedule.night_terms import (
     Claim,
     Estimate,
@@ -40,7 +41,6 @@ URGENCY: Mapping[Reason, int] = {
 ASSUMED_S = 300.0
 """A replay of which nothing was measured yet."""
 
-DAY_S = 86400.0
 REFRESH_AFTER = 0.5
 """Share of its validity after which a PASS is renewed."""
 

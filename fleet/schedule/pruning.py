@@ -27,7 +27,6 @@ from fleet.store.chains import read_chains, stories
 from fleet.store.open import Store
 
 Say = Callable[[str], None]
-DAY_S = 86400.0
 
 
 @dataclass(frozen=True)
