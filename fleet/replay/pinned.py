@@ -13,7 +13,7 @@ from typing import Any
 
 from fleet.contract.canonical import from_text, sha256, to_text
 from fleet.contract.dataset import parse_records
-from fleet.contract.execution_id import Digests, execution_id
+from fleet.contract.execution_id import PARSER, Digests, execution_id
 from fleet.contract.images import in_parquet
 from fleet.contract.model import Contract
 from fleet.contract.parquet import parquet_lines
@@ -59,7 +59,7 @@ def execution(task: ReplayTask, contract: Contract) -> None:
     Raises:
         AttemptVoid: they are not.
     """
-    parsers = {arm: from_text(task.digests[f"parser.{arm}"]) for arm in contract.arms}
+    parsers = {arm: from_text(task.digests[f"{PARSER}{arm}"]) for arm in contract.arms}
     names = ["checkpoint", "config", "dataset", "tokenizer", "chat_template"]
     if contract.model.kind == "vision":
         names.append("processor")
@@ -97,8 +97,8 @@ def parsers(task: ReplayTask, contract: Contract) -> dict[str, Parser]:
     found = {}
     for arm in task.arms:
         parser = load_parser(contract.arms[arm].parser, Path(task.contract_file).parent)
-        if (got := to_text(parser.digest)) != task.digests[f"parser.{arm}"]:
-            raise _changed(f"parser of arm {arm}", task.digests[f"parser.{arm}"], got)
+        if (got := to_text(parser.digest)) != task.digests[f"{PARSER}{arm}"]:
+            raise _changed(f"parser of arm {arm}", task.digests[f"{PARSER}{arm}"], got)
         found[arm] = parser
     return found
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from fleet.contract.canonical import canonical_json, to_text
 from fleet.contract.dataset import dataset_digest
-from fleet.contract.execution_id import execution_part
+from fleet.contract.execution_id import execution_part, unflat
 from fleet.contract.load import LoadedContract, has_contract, load_contract
 from fleet.contract.parsers import load_parser
 from fleet.errors import UsageError
@@ -92,15 +92,13 @@ class Today:
 def _content_of(body: Mapping[str, Any]) -> bytes | None:
     """The same of what the landing keeps; None when that is not understood."""
     try:
-        asked, digests = body["asked"], body["digests"]
-        prefix = "parser."
-        parsers = {k.removeprefix(prefix): v for k, v in digests.items() if k.startswith(prefix)}
+        asked, digests = body["asked"], unflat(body["digests"])
         return canonical_json(
             {
                 "part": body["execution_part"],
                 "weights": [asked["checkpoint"], asked["revision"]],
                 "dataset": digests["dataset"],
-                "parsers": parsers,
+                "parsers": digests["parsers"],
             }
         )
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -163,7 +163,7 @@ class Night:
         for name, keys in there.items():
             if item.role == "control" and name != campaign_id(self.id, item.unit):
                 continue
-            mine = {(item.contract, item.vary, slot.replay) for slot in item.slots}
+            mine = _replays(item)
             if mine <= keys:
                 return None
             begun = next((u for u in self.units if campaign_id(self.id, u) == name), None)
@@ -322,14 +322,11 @@ class _Lane(threading.Thread):
             self._night.on_event(f"{self.unit.name} went away")
 
 
-Replay = tuple[str, tuple[str, ...], int]
-
-
-def _of(slot: Slot) -> Replay:
+def _of(slot: Slot) -> SlotKey:
     return slot.contract, slot.vary, slot.replay
 
 
-def _replays(item: Item) -> set[Replay]:
+def _replays(item: Item) -> set[SlotKey]:
     return {(item.contract, item.vary, slot.replay) for slot in item.slots}
 
 

@@ -6,7 +6,7 @@ open is given up, once its process is gone, and its slot is tried anew. Knows no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fleet.errors import CannotRunError, EvidenceError, UsageError
@@ -46,30 +46,37 @@ def key_of(slot: Slot, purpose: str) -> Key:
 def done(landing: Landing, entries: Sequence[Entry]) -> dict[Key, Done]:
     """Slots with an accepted attempt; repeats of a frozen call are no slots of a plan."""
     found: dict[Key, Done] = {}
-    planned = {e.attempt: e for e in entries if e.kind == "planned"}
-    for attempt, end in ends(list(entries)):
-        body = planned[attempt].body
-        if end is None or end.kind != "accepted" or (body.get("trace") or {}).get("targets"):
-            continue
-        key = Key(body["contract"], tuple(body["vary"]), body["replay"], body["purpose"])
-        found[key] = Done(attempt, end.body["state"], _cause(landing, attempt))
+    for body, end in _accepted(entries):
+        if not (body.get("trace") or {}).get("targets"):
+            key = Key(body["contract"], tuple(body["vary"]), body["replay"], body["purpose"])
+            found[key] = _done(landing, end)
     return found
 
 
 def repeats(landing: Landing, entries: Sequence[Entry]) -> list[tuple[Slot, Done]]:
     """Repeats of a frozen call that are there: what follows from them need not run again."""
     found: list[tuple[Slot, Done]] = []
-    planned = {e.attempt: e for e in entries if e.kind == "planned"}
-    for attempt, end in ends(list(entries)):
-        body = planned[attempt].body
-        if end is None or end.kind != "accepted" or not body.get("trace"):
+    for body, end in _accepted(entries):
+        if not body.get("trace"):
             continue
         order = TraceOrder.from_json(body["trace"])
         work = Work(body["purpose"], tuple(body["sample_ids"]), tuple(body["arms"]), order)
         if work.repeats_a_call:
             slot = Slot(body["slot"], body["contract"], body["replay"], body["role"], work)
-            found.append((slot, Done(attempt, end.body["state"], _cause(landing, attempt))))
+            found.append((slot, _done(landing, end)))
     return found
+
+
+def _accepted(entries: Sequence[Entry]) -> Iterator[tuple[Mapping[str, Any], Entry]]:
+    """What was planned of each accepted attempt, and the entry that accepted it."""
+    planned = {e.attempt: e.body for e in entries if e.kind == "planned"}
+    for attempt, end in ends(list(entries)):
+        if end is not None and end.kind == "accepted":
+            yield planned[attempt], end
+
+
+def _done(landing: Landing, end: Entry) -> Done:
+    return Done(end.attempt, end.body["state"], _cause(landing, end.attempt))
 
 
 def _cause(landing: Landing, attempt: str) -> Cause | None:
