@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -121,17 +121,26 @@ def history(
 
 @grouped
 def diff(
-    a: Annotated[str, typer.Argument(help="An attempt, a platform digest, or a contract name.")],
+    a: Annotated[
+        str, typer.Argument(help="An attempt, a platform digest, a contract name or a stack.")
+    ],
     b: Annotated[str, typer.Argument(help="The other one, of the same kind.")],
     where: Where,
     form: TableForm,
 ) -> None:
-    """Compare two attempts or two platforms; says what differs and blames nothing."""
-    from fleet.report.diff import Diff, compare, diff_cells, print_diff
+    """Compare two attempts, platforms or stacks; says what differs and blames nothing."""
+    from fleet.contract.stack import is_stack, load_stack
+    from fleet.report.diff import Diff, compare, diff_cells, print_diff, stack_diff
 
     form.check()
-    with _answers(where) as answers:
-        found = compare(answers, a, b)
+    places = where.places()
+    if is_stack(a, places.search) or is_stack(b, places.search):
+        stacks = [load_stack(name, places.search, None) for name in (a, b)]
+        with _answers(where) if places.store.exists() else nullcontext() as known:
+            found = stack_diff(stacks[0], stacks[1], known)
+    else:
+        with _answers(where) as answers:
+            found = compare(answers, a, b)
     form.show(Diff.to_json, diff_cells, print_diff, found)
     raise typer.Exit(found.exit_code())
 

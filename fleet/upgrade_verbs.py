@@ -30,14 +30,22 @@ def freeze(
     python: Annotated[
         str | None, typer.Option(help="Another environment's Python; this one's if left out.")
     ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="A container image, started by podman, instead.")
+    ] = None,
 ) -> None:
     """Write what this environment is: versions, content digests, CUDA libraries, driver."""
     from fleet.schedule.stacks import freeze as frozen
-    from fleet.schedule.stacks import own_python, write
+    from fleet.schedule.stacks import freeze_image, own_python, write
 
+    if python is not None and image is not None:
+        raise UsageError("command line", "--image", "one environment", "--python too", "drop one")
     chosen = own_python() if python is None else os.path.abspath(Path(python).expanduser())
     with progress("reading the environment"):
-        text = frozen(chosen, "stack freeze", where.places().cache)
+        if image is not None:
+            text = freeze_image(image, "stack freeze")
+        else:
+            text = frozen(chosen, "stack freeze", where.places().cache)
     print(f"{write(output, text)}\n  next: fleet upgrade-check BASE {output.stem}")
 
 
@@ -47,7 +55,7 @@ def show(stack: Stack, where: Where, as_json: Json = False) -> None:
     """Print a stack: where it is, and everything that was frozen."""
     from fleet.contract.stack import load_stack
 
-    loaded = load_stack(stack, where.places().search)
+    loaded = load_stack(stack, where.places().search, None)
     if as_json:
         head = {"schema": 1, "stack": loaded.name, "sha256": loaded.digest}
         place = loaded.stack.model_dump(mode="json", include={"python", "image", "labels"})

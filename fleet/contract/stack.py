@@ -20,6 +20,7 @@ from fleet.contract.canonical import digest_json, to_text
 from fleet.contract.config_file import Kind
 from fleet.contract.model import Name, Table
 from fleet.contract.named import list_files
+from fleet.contract.variant import is_file
 from fleet.errors import StackError
 
 FOLDER = "stacks"
@@ -71,7 +72,8 @@ class Stack(Table):
 
 @dataclass(frozen=True)
 class LoadedStack:
-    """A stack and where it was read; ``python`` as a path that stands by itself, None without."""
+    """A stack and where it was read; ``python`` as a path that stands by itself, None without, or
+    when it was not asked where it is."""
 
     name: str
     path: Path
@@ -107,15 +109,20 @@ def list_stacks(search: Sequence[Path]) -> list[str]:
     return list_files(search, FOLDER)
 
 
+def is_stack(name_or_file: str, search: Sequence[Path]) -> bool:
+    """Is it a file, or the name of a stack in the search path?"""
+    return is_file(name_or_file) or name_or_file in list_stacks(search)
+
+
 def load_stack(
-    name_or_file: str, search: Sequence[Path], environ: Mapping[str, str] = os.environ
+    name_or_file: str, search: Sequence[Path], environ: Mapping[str, str] | None = os.environ
 ) -> LoadedStack:
     """Load one stack by name or by file.
 
     Args:
         name_or_file: a name in the search path; with a ``/``, or ending in ``.toml``, a file.
         search: folders that hold ``stacks/``, first wins.
-        environ: what ``$NAME`` in ``python`` stands for.
+        environ: what ``$NAME`` in ``python`` stands for; None to read the stack and not find it.
 
     Raises:
         StackError: it cannot be found, read or understood.
@@ -131,7 +138,8 @@ def load_stack(
     if both:
         got = f"{both[0]} in both"
         raise StackError(str(path), "others", "each package once", got, "freeze it again")
-    return LoadedStack(path.stem, path, stack, _python(stack.python, path, environ))
+    python = None if environ is None else _python(stack.python, path, environ)
+    return LoadedStack(path.stem, path, stack, python)
 
 
 _NAMED = re.compile(r"\$(\w+|\{\w+\})")

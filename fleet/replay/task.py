@@ -5,7 +5,7 @@ Plain data, so that it can cross to any process. A task names one attempt; it is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,19 @@ class ReplayTask:
     def folder(self) -> Path:
         """Where this attempt lands."""
         return Path(self.landing) / "attempts" / self.attempt
+
+    def reads(self) -> Iterator[Path]:
+        """Folders that a replay reads, those included that links in a checkpoint lead to."""
+        near = Path(self.contract_file).parent
+        yield near
+        for arm in self.contract["arms"].values():
+            if arm["parser"].startswith("file:"):
+                yield (near / arm["parser"].removeprefix("file:")).resolve().parent
+        yield Path(self.dataset_file).parent
+        if self.checkpoint is not None:
+            folder = Path(self.checkpoint)
+            yield folder
+            yield from (f.resolve().parent for f in sorted(folder.rglob("*")) if f.is_symlink())
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form, the inverse of :meth:`from_json`."""

@@ -1,4 +1,4 @@
-"""Compare two attempts, two platforms, or the newest attempts of two contracts (``fleet diff``).
+"""Compare two attempts, platforms or stacks, or two contracts' newest attempts (``fleet diff``).
 
 Says what differs, from contract keys to the first differing step, and blames nothing: two
 different contracts are two sets of bits, so a difference between them is no fault of a kernel.
@@ -14,6 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from fleet.contract.stack import LoadedStack
+from fleet.contract.stack import changes as stack_changes
 from fleet.errors import UsageError
 from fleet.evidence.summary import AttemptSummary
 from fleet.judge.compare import PairComparison
@@ -53,7 +55,8 @@ class PairDiff:
 
 @dataclass(frozen=True)
 class Diff:
-    """What ``fleet diff`` answers: one pair, or one per contract that both platforms ran."""
+    """What ``fleet diff`` answers: one pair, or one per contract that both platforms, or replays on
+    both stacks, ran."""
 
     a: str
     b: str
@@ -97,7 +100,7 @@ def compare(answers: Answers, a: str, b: str) -> Diff:
     raise UsageError(
         "diff",
         f"{a} {b}",
-        "two attempts, two platform digests, or two contract names that the store knows",
+        "two attempts, platform digests or contract names that the store knows, or two stacks",
         "at least one that is none of them",
         "fleet status --json lists attempts, platforms and contracts",
     )
@@ -156,18 +159,40 @@ def _one(answers: Answers, kind: str, a: AttemptSummary, b: AttemptSummary) -> D
     return Diff(pair.a, pair.b, kind, pair.fields, (pair,))
 
 
+def stack_diff(a: LoadedStack, b: LoadedStack, answers: Answers | None) -> Diff:
+    """What two software stacks have otherwise, and the contracts that ran on both.
+
+    Args:
+        a: one.
+        b: the other.
+        answers: the open store; None where there is none.
+    """
+    fields = {f"{change.word}.{change.name}": (change.base, change.new)
+              for change in stack_changes(a.stack, b.stack)}  # fmt: skip
+    pairs: tuple[PairDiff, ...] = ()
+    if answers is not None:
+        certified = _certified(answers)
+        left, right = ([s for s in certified if s.stack == x.digest] for x in (a, b))
+        pairs = _newest_pairs(answers, left, right)
+    return Diff(f"{a.name} ({a.digest})", f"{b.name} ({b.digest})", "stacks", fields, pairs)
+
+
+def _newest_pairs(
+    answers: Answers, left: list[AttemptSummary], right: list[AttemptSummary]
+) -> tuple[PairDiff, ...]:
+    """The newest attempt of every contract that both sides ran."""
+    newest = [{s.execution_id: s for s in side} for side in (left, right)]
+    both = sorted(newest[0].keys() & newest[1].keys())
+    return tuple(attempt_diff(answers, newest[0][each], newest[1][each]) for each in both)
+
+
 def _platform_diff(
     answers: Answers, left: list[AttemptSummary], right: list[AttemptSummary]
 ) -> Diff:
-    """The newest COMPLETE attempt of every contract that both platforms ran."""
-    pairs = []
-    for execution_id in sorted({s.execution_id for s in left} & {s.execution_id for s in right}):
-        a = [s for s in left if s.execution_id == execution_id][-1]
-        b = [s for s in right if s.execution_id == execution_id][-1]
-        pairs.append(attempt_diff(answers, a, b))
+    pairs = _newest_pairs(answers, left, right)
     facts = queries.platforms(answers.store.con)
     fields = changes(facts[left[0].platform]["facts"], facts[right[0].platform]["facts"])
-    return Diff(left[0].platform, right[0].platform, "platforms", fields, tuple(pairs))
+    return Diff(left[0].platform, right[0].platform, "platforms", fields, pairs)
 
 
 def _attempts(answers: Answers, name: str) -> list[AttemptSummary]:
@@ -182,18 +207,21 @@ def _attempts(answers: Answers, name: str) -> list[AttemptSummary]:
 
 def _platforms(answers: Answers, name: str) -> list[AttemptSummary]:
     wanted = name.removeprefix("sha256:")
-    everything = queries.summaries(answers.store.con)
-    return [
-        s for s in everything
-        if len(wanted) >= 4 and s.platform.removeprefix("sha256:").startswith(wanted)
-        and s.state == "COMPLETE" and s.purpose == "certify" and s.is_reference
-    ]  # fmt: skip
+    if len(wanted) < 4:
+        return []
+    certified = _certified(answers)
+    return [s for s in certified if s.platform.removeprefix("sha256:").startswith(wanted)]
 
 
 def _newest(answers: Answers, name: str) -> list[AttemptSummary]:
-    found = queries.summaries(answers.store.con, contract=name)
+    return _certified(answers, contract=name)[-1:]
+
+
+def _certified(answers: Answers, **about: str) -> list[AttemptSummary]:
+    """Whole replays of certifications with the contract's own settings, in time."""
+    found = queries.summaries(answers.store.con, **about)
     complete = [s for s in found if s.state == "COMPLETE" and s.purpose == "certify"]
-    return [s for s in complete if s.is_reference][-1:]
+    return [s for s in complete if s.is_reference]
 
 
 def _fields(answers: Answers, a: AttemptSummary, b: AttemptSummary) -> Changes:
@@ -233,7 +261,7 @@ def diff_cells(diff: Diff) -> Cells:
 
 
 def _cells(diff: Diff) -> Iterator[list[Any]]:
-    if diff.kind == "platforms":
+    if diff.kind in ("platforms", "stacks"):
         for key, (x, y) in diff.fields.items():
             yield [None, diff.a, diff.b, None, "field", key, x, y, None, None, None]
     for pair in diff.pairs:
@@ -257,6 +285,8 @@ def _lines(diff: Diff) -> Iterator[str]:
     yield f"{diff.kind}: a = {diff.a}, b = {diff.b}"
     for key, (x, y) in diff.fields.items():
         yield f"  {key}: {x!r} | {y!r}"
+    if not diff.pairs:
+        yield f"no contract ran on both {diff.kind}"
     for pair in diff.pairs:
         yield f"{pair.contract}: {pair.result}: {pair.words}"
         for kind in pair.comparison.kinds if pair.comparison else ():

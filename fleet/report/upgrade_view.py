@@ -124,13 +124,20 @@ def bisection_lines(found: Mapping[str, Any]) -> Iterator[str]:
     if not found["steps"]:
         yield f"nothing to bisect: {', '.join(moves)} is all that differs, or moves together"
         return
-    together = "these move together: " if len(moves) > 1 else ""
     alone = {
         True: "by itself, all else as in the base",
         False: f"after {', '.join(before)} moved, and not by itself",
         None: f"after {', '.join(before)} moved; whether by itself was not shown",
     }[found["alone"]]
-    yield f"bisected, shown by replays: {together}{', '.join(moves)} brings the change, {alone}"
+    named = ", ".join(moves)
+    if not any(step["seen"] in ("base", "changed") for step in found["steps"]):
+        yield f"not bisected: no step told anything; what differs: {named}"
+    elif found.get("undivided"):
+        yield f"bisected, shown by replays: no step parted {named}: one or more bring it, {alone}"
+    elif len(moves) > 1:
+        yield f"bisected, shown by replays: {named}, which move together, bring the change, {alone}"
+    else:
+        yield f"bisected, shown by replays: {named} brings the change, {alone}"
     for number, step in enumerate(found["steps"], 1):
         yield f"  step {number}: {', '.join(step['moved'])}: {step['seen']}: {step['words']}"
 

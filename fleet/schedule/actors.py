@@ -30,7 +30,7 @@ from fleet.evidence.manifest import Process
 from fleet.evidence.process import die_with_parent
 from fleet.replay.probe import at_entry, read_platform
 from fleet.replay.ship import ship_left
-from fleet.replay.task import ReplayTask
+from fleet.replay.task import Device, ReplayTask
 from fleet.replay.worker import (
     backends_in_this_process,
     check_in_this_process,
@@ -40,7 +40,8 @@ from fleet.replay.worker import (
     run_in_this_process,
     warm_in_this_process,
 )
-from fleet.schedule.launcher import Gone, Surroundings
+from fleet.schedule.containers import container
+from fleet.schedule.launcher import Gone, Surroundings, UnitThere
 
 ANSWER_S = 20.0
 """How long a watcher that runs may take to answer."""
@@ -174,16 +175,33 @@ class RunningActor:
 
 
 def runtime_env(
-    environment: Mapping[str, str], around: Surroundings | None = None
+    environment: Mapping[str, str],
+    around: Surroundings | None = None,
+    tasks: Sequence[ReplayTask] = (),
 ) -> dict[str, Any] | None:
-    """Of an actor: its variables, and the software environment where that is not the driver's."""
+    """Of an actor: its variables, and the software environment where that is not the driver's.
+
+    ``tasks``: what it will be asked about.
+    """
     variables = dict(environment) | (dict(around.variables) if around else {})
     found: dict[str, Any] = {"env_vars": variables} if variables else {}
     if around and around.python is not None:
         found["py_executable"] = around.python
     if around and around.image is not None:
-        found["image_uri"] = around.image
+        found["container"] = container(around.image, tasks)
     return found or None
+
+
+def unit_there(asked: tuple[Device | None, Any], answer: Any) -> UnitThere:
+    """What a process that saw this device and no other, as a replay would, says of it."""
+    device, actor = asked
+    uuid, name = (device.uuid, device.name) if device else (None, None)
+    try:
+        return UnitThere(uuid, name, dict(ray.get(answer, timeout=START_S)))
+    except RayError as error:
+        return UnitThere(uuid, name, why=first_lines(error))
+    finally:
+        ray.kill(actor, no_restart=True)
 
 
 def failure(error: RayError) -> AttemptFailed:

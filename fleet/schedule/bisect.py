@@ -108,15 +108,18 @@ def _step(seen: Seen, words: str, stack: str = "", attempts: Sequence[str] = ())
 def bisect(task: Bisecting, places: Places, launcher: Launcher, say: Say) -> dict[str, Any]:
     """The group of packages that brings the change, after which others, and whether alone.
 
+    ``undivided``: no mixture parted them, though none of them needs the others.
+
     Raises:
         CampaignStopped: a package could not be had; run again to go on.
     """
     sides = _side(task.base, places), _side(task.new, places)
     steps = _Steps(task, sides, places, launcher, say)
     likely = task.base.stack.packages.keys() | task.new.stack.packages.keys()
-    search = Search(moves(*sides, likely))
-    if not search.groups:
-        return {"moves": [], "before": [], "alone": None, "steps": []}
+    groups = moves(*sides, likely)
+    search = Search(list(groups))
+    if not groups:
+        return {"moves": [], "before": [], "alone": None, "undivided": False, "steps": []}
     tried: list[Mapping[str, Any]] = []
     while (count := search.next()) is not None:
         moved = [name for group in search.groups[:count] for name in group]
@@ -130,7 +133,9 @@ def bisect(task: Bisecting, places: Places, launcher: Launcher, say: Say) -> dic
         step = steps.see(found)
         tried.append(step)
         alone = {"changed": True, "base": False}.get(step["seen"])
-    return {"moves": list(found), "before": before, "alone": alone, "steps": tried}
+    undivided = found not in groups
+    return {"moves": list(found), "before": before, "alone": alone, "undivided": undivided,
+            "steps": tried}  # fmt: skip
 
 
 def _side(loaded: LoadedStack, places: Places) -> Stackside:

@@ -37,8 +37,9 @@ from fleet.schedule.actors import (
     failure,
     first_lines,
     runtime_env,
+    unit_there,
 )
-from fleet.schedule.launcher import NodeThere, Place, Problem, Surroundings, UnitThere
+from fleet.schedule.launcher import NodeThere, Place, Problem, Surroundings
 from fleet.schedule.metrics import Meter
 from fleet.schedule.nodes import has_labels, label_of, no_device, no_node, usable
 from fleet.schedule.ray_metrics import RaySink
@@ -81,6 +82,8 @@ class RayCluster:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray starts workers at niceness 15: beside any other work a replay would take minutes more.
         os.environ.setdefault("RAY_worker_niceness", "0")
+        # what a replay raised is its attempt's end; Ray prints whatever nobody waited for as well
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         try:
             ray.init(
                 address=address or "local",
@@ -340,7 +343,7 @@ class RayCluster:
             for device in devices
         ]
         answers = [actor.facts.remote(device.uuid if device else None) for device, actor in asked]
-        return lambda: NodeThere(*head, tuple(map(_unit_there, asked, answers)))
+        return lambda: NodeThere(*head, tuple(map(unit_there, asked, answers)))
 
     def _watcher(self, label: str, within_s: float = START_S) -> tuple[Any, dict[str, Any]]:
         """The watcher of a node and its identity."""
@@ -360,14 +363,17 @@ class RayCluster:
         environment: Mapping[str, str],
         num_cpus: int,
         label: str | None = None,
+        tasks: Sequence[ReplayTask] = (),
     ) -> Any:
-        """On that node, or on that of the unit."""
+        """On that node, or on that of the unit; ``tasks``: what it will be asked about."""
         node = self._node_of(label or self._place.node_label)
         remote = ray.remote(cls).options(
             num_cpus=num_cpus,
             max_restarts=0,
             max_task_retries=0,
-            runtime_env=runtime_env(environment, self._around if cls is ReplayActor else None),
+            runtime_env=runtime_env(
+                environment, self._around if cls is ReplayActor else None, tasks
+            ),
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
         )
         return remote.remote()
@@ -377,21 +383,22 @@ class RayCluster:
     ) -> list[Problem]:
         """Ask the node in one fresh process."""
         raw = [task.to_json() for task in tasks]
-        found = self._ask(environment, lambda actor: actor.check.remote(raw))
+        found = self._ask(environment, tasks, lambda actor: actor.check.remote(raw))
         return [Problem(**problem) for problem in found]
 
     def prompt_lengths(
         self, task: ReplayTask, environment: Mapping[str, str]
     ) -> dict[str, list[int]]:
         """Tokenise on the node, in one fresh process."""
-        found = self._ask(environment, lambda actor: actor.lengths.remote(task.to_json()))
+        found = self._ask(environment, [task], lambda actor: actor.lengths.remote(task.to_json()))
         return {arm: [int(n) for n in lengths] for arm, lengths in found.items()}
 
     def prewarm(
         self, task: ReplayTask, environment: Mapping[str, str], num_cpus: int, deadline_s: float
     ) -> dict[str, Any]:
         """In one process on the node."""
-        actor = self._actor(ReplayActor, environment, num_cpus)  # several share the device
+        # several share the device
+        actor = self._actor(ReplayActor, environment, num_cpus, tasks=[task])
         try:
             with self._answers(actor):
                 asked = actor.warm.remote(task.to_json())
@@ -430,11 +437,17 @@ class RayCluster:
         self, task: ReplayTask, environment: Mapping[str, str], only: Sequence[str] | None
     ) -> list[Backend]:
         """Ask the node in one fresh process."""
-        found = self._ask(environment, lambda actor: actor.backends.remote(task.to_json(), only))
+        raw = task.to_json()
+        found = self._ask(environment, [task], lambda actor: actor.backends.remote(raw, only))
         return [Backend(**raw) for raw in found]
 
-    def _ask(self, environment: Mapping[str, str], question: Callable[[Any], Any]) -> Any:
-        actor = self._actor(ReplayActor, environment, num_cpus=1)
+    def _ask(
+        self,
+        environment: Mapping[str, str],
+        tasks: Sequence[ReplayTask],
+        question: Callable[[Any], Any],
+    ) -> Any:
+        actor = self._actor(ReplayActor, environment, num_cpus=1, tasks=tasks)
         try:
             with self._answers(actor):
                 return ray.get(question(actor), timeout=PREFLIGHT_S)
@@ -461,7 +474,7 @@ class RayCluster:
                 raise AttemptFailed("unschedulable", f"{num_cpus} CPUs asked, node has {has:g}")
             self._reserve(task, deadline_s)
             watch, identity = self._watcher(task.node_label)
-            actor = self._actor(ReplayActor, environment, num_cpus, task.node_label)
+            actor = self._actor(ReplayActor, environment, num_cpus, task.node_label, [task])
             with self._answers(actor):
                 raw = _within(deadline_s, actor.identity.remote())
                 seen = bool(_within(ANSWER_S, watch.sees.remote(raw)))
@@ -477,15 +490,3 @@ def _within(deadline_s: float, answer: Any) -> Any:
         return ray.get(answer, timeout=deadline_s)
     except GetTimeoutError as error:
         raise AttemptFailed("start", f"no answer within {deadline_s:g} s") from error
-
-
-def _unit_there(asked: tuple[Device | None, Any], answer: Any) -> UnitThere:
-    """What a process that saw this device and no other, as a replay would, says of it."""
-    device, actor = asked
-    uuid, name = (device.uuid, device.name) if device else (None, None)
-    try:
-        return UnitThere(uuid, name, dict(ray.get(answer, timeout=START_S)))
-    except RayError as error:
-        return UnitThere(uuid, name, why=first_lines(error))
-    finally:
-        ray.kill(actor, no_restart=True)

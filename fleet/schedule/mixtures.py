@@ -23,8 +23,12 @@ from fleet.schedule.stacks import ask, to_toml
 BUILD_S = 3600.0
 """How long one environment may take: some packages are compiled."""
 
-REFUSAL = "No solution found"
-"""What uv says when packages do not go together (uv, "Resolution")."""
+REFUSAL, REASON = "No solution found", "depends on"
+"""What uv says when packages do not go together, and which one says so (uv, "Resolution")."""
+
+MISSING = ("there is no version of", "was not found in")
+"""Of uv's refusals those that are about what it can find: both ends of a mixture hold each of its
+versions, so it looks in other places than where those came from."""
 
 _DONE = "stack.toml"
 """Written last: a folder without it was not finished."""
@@ -63,7 +67,8 @@ def build(
         cache: where environments are kept.
 
     Raises:
-        CampaignStopped: it failed for another reason than what goes together.
+        CampaignStopped: it failed for another reason than what goes together, such as a version
+            that is not to be had.
     """
     digest = digest_json({"python": like.stack.facts.python, "versions": dict(versions)}).hex()
     folder = cache.absolute() / "stacks" / digest[:16]
@@ -99,9 +104,13 @@ def _install(
         _run([uv(), "pip", "install", "--quiet", "--python", to, "-r", str(pins),
               "--overrides", str(over)])  # fmt: skip
     except CampaignStopped as error:
-        if REFUSAL in str(error):
-            return Refused(" ".join(str(error).split())[:500])
-        raise
+        said = " ".join(str(error).split())
+        if REFUSAL not in said:
+            raise
+        if REASON in said and not any(words in said for words in MISSING):
+            return Refused(said[:500])
+        fix = "uv looks where UV_FIND_LINKS and UV_INDEX_URL say"
+        raise CampaignStopped(f"{said[:500]}; {fix}; run again to go on") from error
     return None
 
 

@@ -1,8 +1,9 @@
 """Software stacks as the driver sees them: can a replay run there, and what is there to freeze.
 
-A Python executable is asked in a process of its own, before anything is planned. Ray takes workers
-of its own version and Python only; fleet comes with the driver, by a folder that holds nothing
-else, so that no package of the driver's environment can stand in for one of the stack's.
+A Python executable is asked in a process of its own, before anything is planned, and an image when
+it is frozen. Ray takes workers of its own version and Python only; fleet comes with the driver, by
+a folder that holds nothing else, so that no package of the driver's environment can stand in for
+one of the stack's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +24,7 @@ import fleet
 from fleet.contract.canonical import sha256
 from fleet.contract.stack import LoadedStack, Stack
 from fleet.errors import StackError
+from fleet.schedule.containers import VARIABLES, asking
 from fleet.schedule.launcher import Surroundings
 
 ASK_S = 300.0
@@ -71,7 +73,9 @@ def surroundings(loaded: LoadedStack, cache: Path) -> Surroundings:
     if loaded.python is not None:
         variables = {"PYTHONPATH": str(source_folder(cache))}
         return Surroundings(python=loaded.python, variables=variables)
-    return Surroundings(image=stack.image, labels=stack.labels or {})
+    if stack.image is not None:
+        return Surroundings(image=stack.image, variables=VARIABLES)
+    return Surroundings(labels=stack.labels or {})
 
 
 def require_usable(loaded: LoadedStack, cache: Path) -> None:
@@ -95,37 +99,57 @@ def ask(python: str, where: str, cache: Path) -> Told:
     Raises:
         StackError: see :func:`require_usable`.
     """
-    found = _answer(python, where, cache)
+    given = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    given["PYTHONPATH"] = str(source_folder(cache))
+    return _told(_answer([python], given, where), python, where)
+
+
+def ask_image(image: str, where: str) -> Told:
+    """What this image is, by podman on this machine.
+
+    Args:
+        image: its name, as podman knows it.
+        where: who names it, for messages.
+
+    Raises:
+        UsageError: there is no podman.
+        StackError: see :func:`require_usable`.
+    """
+    return _told(_answer(asking(image), os.environ, where, "image"), image, where, "image")
+
+
+def _told(found: Mapping[str, Any], asked: str, where: str, key: str = "python") -> Told:
     mine = {"Python": platform.python_version(), "Ray": metadata.version("ray")}
     theirs = {"Python": found["python"], "Ray": found.get("ray", mine["Ray"])}
     for name, wanted in mine.items():
         if theirs[name] != wanted:
-            got = f"{theirs[name] or 'none'} in {python}"
+            got = f"{theirs[name] or 'none'} in {asked}"
             fix = f"make it with {name} {wanted}: one Ray driver takes no other"
-            raise StackError(where, "python", f"{name} {wanted}, as the driver", got, fix)
+            raise StackError(where, key, f"{name} {wanted}, as the driver", got, fix)
     if found["faults"]:
-        fix = f"{python} -m pip install what fleet needs (pyproject.toml)"
-        raise StackError(where, "python", "all that a replay imports", found["faults"][0], fix)
+        fix = "install what fleet needs there (pyproject.toml)"
+        raise StackError(where, key, "all that a replay imports", found["faults"][0], fix)
     return Told(found["software"], found["requires"])
 
 
-def _answer(python: str, where: str, cache: Path) -> dict[str, Any]:
-    given = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    given["PYTHONPATH"] = str(source_folder(cache))
-    versions = (platform.python_version(), metadata.version("ray"))
+def _answer(
+    command: Sequence[str], given: Mapping[str, str], where: str, key: str = "python"
+) -> dict[str, Any]:
+    """What the Python that this command line starts says; ``given``: its variables."""
+    asked, versions = command[-1], (platform.python_version(), metadata.version("ray"))
     try:
         done = subprocess.run(
-            [python, "-c", _PROGRAM, *versions],
-            env=given, capture_output=True, text=True, timeout=ASK_S, check=False,
+            [*command, "-c", _PROGRAM, *versions],
+            env=dict(given), capture_output=True, text=True, timeout=ASK_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        got = f"{python}: {getattr(error, 'strerror', None) or error}"
-        raise StackError(where, "python", "a Python that runs", got, "correct the path") from error
+        got = f"{asked}: {getattr(error, 'strerror', None) or error}"
+        raise StackError(where, key, "a Python that runs", got, "correct the path") from error
     lines = done.stdout.splitlines()
     if not lines or done.returncode:
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         fix = "run it by hand"
-        raise StackError(where, "python", "a Python that answers", f"{python}: {said}", fix)
+        raise StackError(where, key, "a Python that answers", f"{asked}: {said}", fix)
     found: dict[str, Any] = {}
     for line in (lines[0], lines[-1]):
         found |= json.loads(line)
@@ -140,6 +164,15 @@ def freeze(python: str, where: str, cache: Path) -> str:
     """
     stack = Stack.model_validate({"python": python} | ask(python, where, cache).frozen)
     return to_toml(stack)
+
+
+def freeze_image(image: str, where: str) -> str:
+    """The TOML of the stack that this image is.
+
+    Raises:
+        UsageError, StackError: see :func:`ask_image`.
+    """
+    return to_toml(Stack.model_validate({"image": image} | ask_image(image, where).frozen))
 
 
 def own_python() -> str:

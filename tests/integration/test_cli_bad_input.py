@@ -292,6 +292,13 @@ BAD: dict[str, Bad] = {
     "an unknown option": Bad(nothing, [*CERTIFY, "--jsn"], ("--jsn",)),
     "a value that is no number": Bad(nothing, [*CERTIFY, "--retries", "x"], ("--retries",)),
     "status without a store": Bad(nothing, ["status"], ("var/fleet.duckdb", "a store", "none")),
+    "diff of a stack and none": Bad(
+        nothing, ["diff", "cpu-base", "b"], ("stack named 'b'", "cpu-base"),
+    ),
+    "two environments frozen": Bad(
+        nothing, ["stack", "freeze", "--output", "a.toml", "--python", "p", "--image", "i"],
+        ("--image", "one environment"),
+    ),
     "diff without a store": Bad(nothing, ["diff", "a", "b"], ("var/fleet.duckdb", "a store")),
     "logs without a landing": Bad(nothing, ["logs", "abcd"], ("var/landing", "a landing folder")),
     "ingest without a landing": Bad(nothing, ["store", "ingest"], ("var/landing", "fleet certify")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,23 @@ def test_another_environment_than_was_frozen_is_void_and_not_trusted(root: Path)
     (told,) = json.loads(done.stdout)["contracts"]
     assert told["verdict"] == "NOT_COVERED" and told["base"]["verdict"] == "PASS"
     assert "numpy" in told["new"]["reason"] and "frozen 99.0" in told["new"]["reason"]
+
+
+IMAGE = os.environ.get("FLEET_TEST_IMAGE")
+"""An image that podman has, with this environment's Python and Ray and what fleet needs."""
+
+
+@pytest.mark.skipif(IMAGE is None, reason="FLEET_TEST_IMAGE names no image")
+def test_a_stack_may_be_an_image(root: Path) -> None:
+    around = {"FLEET_CACHE": str(root / "cache"), "FLEET_CONFIGS": str(root / "configs")}
+    for name, given in (("here", ()), ("image", ("--image", str(IMAGE)))):
+        file = str(root / "configs" / "stacks" / f"{name}.toml")
+        done = fleet(root, "stack", "freeze", *given, "--output", file, **around)
+        assert done.returncode == 0, done.stderr
+    done = fleet(root, "upgrade-check", "here", "image", "--contract", "toy", "--json", **around)
+    (told,) = json.loads(done.stdout)["contracts"]
+    assert (told["verdict"], told["attained_grade"]) == ("KEPT", "logits"), told["reason"]
+    assert told["same_unit"] and done.returncode == 0
 
 
 def test_labels_choose_a_node_that_was_prepared(prepared: Cluster) -> None:

@@ -29,13 +29,17 @@ OLD = (TORCH, "transformers==5.17.0", "gptqmodel==7.6.0")
 BASE = (TORCH, "transformers==5.24.0", "gptqmodel==7.6.0")
 
 
-def resolver(*argv: str) -> None:
+def given() -> dict[str, str]:
     """Where pip finds packages beside the registry, uv does."""
-    given = dict(os.environ)
+    found = dict(os.environ)
     for ours, theirs in (("UV_FIND_LINKS", "PIP_FIND_LINKS"), ("SSL_CERT_FILE", "PIP_CERT")):
-        if theirs in given:
-            given.setdefault(ours, given[theirs])
-    subprocess.run([uv(), *argv], env=given, check=True, capture_output=True, text=True)
+        if theirs in found:
+            found.setdefault(ours, found[theirs])
+    return found
+
+
+def resolver(*argv: str) -> None:
+    subprocess.run([uv(), *argv], env=given(), check=True, capture_output=True, text=True)
 
 
 def environment(folder: Path, pins: tuple[str, ...], *after: str) -> Path:
@@ -59,10 +63,10 @@ def environment(folder: Path, pins: tuple[str, ...], *after: str) -> Path:
 
 def run(root: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     """A command line with the cache of demo checkpoints that there is."""
-    given = os.environ | {"PYTHONPATH": str(ROOT), "FLEET_CONFIGS": str(root / "configs")}
+    around = given() | {"PYTHONPATH": str(ROOT), "FLEET_CONFIGS": str(root / "configs")}
     command = [sys.executable, "-m", "fleet", *argv]
     return subprocess.run(
-        command, cwd=root, env=given, capture_output=True, text=True, check=False, timeout=7000
+        command, cwd=root, env=around, capture_output=True, text=True, check=False, timeout=7000
     )
 
 

@@ -111,13 +111,27 @@ def test_packages_that_the_resolver_does_not_part_move_together(registry: Regist
     answer = bisected(registry)
     found = answer.entries[0].bisection
     assert found["moves"] == ["safetensors", "tokenizers"] and found["alone"] is None
-    assert "these move together: safetensors, tokenizers" in shown(print_upgrade, answer, 200)
+    assert found["undivided"]
+    assert "no step parted safetensors, tokenizers: one or more" in shown(
+        print_upgrade, answer, 200
+    )
+
+
+def test_where_nothing_could_be_built_nothing_is_said_to_be_shown(registry: Registry) -> None:
+    registry.refuses = tuple(MOVED)
+    answer = bisected(registry)
+    found = answer.entries[0].bisection
+    assert found["undivided"] and {step["seen"] for step in found["steps"]} == {"refused"}
+    text = shown(print_upgrade, answer, 200)
+    assert "not bisected: no step told anything" in text and "shown by replays" not in text
 
 
 def test_packages_that_take_each_other_only_as_they_are_move_together(registry: Registry) -> None:
     registry.requires = {"new": {"pillow": ["safetensors==99.0"], "safetensors": ["pillow==99.0"]}}
-    found = bisected(registry).entries[0].bisection
-    assert found["moves"] == ["pillow", "safetensors"]
+    answer = bisected(registry)
+    found = answer.entries[0].bisection
+    assert found["moves"] == ["pillow", "safetensors"] and not found["undivided"]
+    assert "pillow, safetensors, which move together," in shown(print_upgrade, answer, 200)
 
 
 @pytest.mark.slow
@@ -177,18 +191,34 @@ def fake_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, code: in
 def test_what_the_resolver_does_not_take_is_refused_in_its_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    like = fake_uv(tmp_path, monkeypatch, "No solution found: a needs b", 1)
+    like = fake_uv(tmp_path, monkeypatch, "No solution found: a==1 depends on b==1", 1)
     found = mixtures.build({"numpy": "1"}, ["numpy"], like, tmp_path)
-    assert isinstance(found, Refused) and "a needs b" in found.words
+    assert isinstance(found, Refused) and "a==1 depends on b==1" in found.words
     (folder,) = (tmp_path / "stacks").iterdir()
     assert (folder / "set.txt").read_text() == (folder / "unfit.txt").read_text() == "numpy==1\n"
 
 
-def test_a_registry_that_does_not_answer_is_no_refusal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+NOT_TO_BE_HAD = {
+    "no answer": ("error: connection reset", "connection reset"),
+    "no such version": (
+        "No solution found: there is no version of torch==2.13.0+cpu and you require it",
+        "UV_FIND_LINKS",
+    ),
+    "no such version for a dependant": (
+        "No solution found: there is no version of b==1 and a==1 depends on b==1", "UV_FIND_LINKS",
+    ),
+    "no such package": ("No solution found: b was not found in the package registry", "UV_INDEX"),
+    "no such wheel": ("No solution found: b==1 has no wheels with a matching tag", "UV_INDEX"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NOT_TO_BE_HAD)
+def test_what_is_not_to_be_had_is_no_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    like = fake_uv(tmp_path, monkeypatch, "error: connection reset", 2)
-    with pytest.raises(CampaignStopped, match="connection reset"):
+    says, told = NOT_TO_BE_HAD[case]
+    like = fake_uv(tmp_path, monkeypatch, says, 2)
+    with pytest.raises(CampaignStopped, match=told):
         mixtures.build({"numpy": "1"}, [], like, tmp_path)
 
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from fleet.contract.stack import load_stack
 from fleet.errors import UsageError
 from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import campaigns
 from fleet.evidence.upgrades import read_upgrades
 from fleet.job import _contract as in_verdict_file
 from fleet.report.answers import Answers
+from fleet.report.diff import print_diff, stack_diff
 from fleet.report.filters import Filters
 from fleet.report.history import history_of, print_history
 from fleet.report.upgrade import UpgradeAnswer
@@ -191,6 +193,22 @@ def test_a_stack_that_is_tried_is_not_what_its_unit_shows(changed: Changed) -> N
         (own,) = queries.newest_platforms(store.con).values()
         told = queries.shown_platforms(store.con)
     assert own[0] != tried[0] and [platform for _, platform, _ in told] == [own[0]]
+
+
+def test_two_stacks_are_compared_with_what_ran_on_both(changed: Changed) -> None:
+    root, _ = changed
+    places = places_in(root)
+    old, new = (load_stack(name, places.search, None) for name in ("old", "new"))
+    bare = stack_diff(old, new, None)
+    numpy = old.stack.packages["numpy"].version
+    assert bare.fields == {"package.numpy": (numpy, "99.0")} and bare.exit_code() == 3
+    assert "no contract ran on both stacks" in shown(print_diff, bare, 120)
+    with open_reader(places.store) as store:
+        found = stack_diff(old, new, Answers(store, Landing.open(places.landing)))
+        same = stack_diff(old, old, Answers(store, Landing.open(places.landing)))
+    assert {p.contract: p.result for p in found.pairs}["toy"] == "DIFFERS"
+    assert found.exit_code() == 1 and "99.0" in shown(print_diff, found, 120)
+    assert same.fields == {} and {p.result for p in same.pairs} == {"NO_EVIDENCE"}
 
 
 def test_a_dry_run_says_what_would_run_and_how_long_it_took_before(changed: Changed) -> None:
