@@ -33,12 +33,14 @@ class Side:
 
 @dataclass(frozen=True)
 class Compared:
-    """One contract's evidence. ``traces``: an attempt of each stack, or nothing; ``found``: what a
-    bisection named, ``{"moves": [...], "alone": ...}``, or nothing."""
+    """One contract's evidence. ``traces``: an attempt of each stack, or nothing; ``repeats``: those
+    that repeated the call where these part; ``found``: what a bisection named, ``{"moves": [...],
+    "alone": ...}``, or nothing."""
 
     contract: str
     execution_id: str
     traces: tuple[str, ...] = ()
+    repeats: tuple[str, ...] = ()
     found: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -82,11 +84,16 @@ def _upgrade(entry: ledger.Entry) -> Upgrade | None:
             Side(**body["base"]),
             Side(**body["new"]),
             tuple((w, n, b, c) for w, n, b, c in body["changes"]),
-            tuple(Compared(**c | {"traces": tuple(c["traces"])}) for c in body["contracts"]),
+            tuple(_compared(raw) for raw in body["contracts"]),
             entry.at_s,
         )
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _compared(raw: Mapping[str, Any]) -> Compared:
+    attempts = {name: tuple(raw.get(name, ())) for name in ("traces", "repeats")}
+    return Compared(**{**raw, **attempts})
 
 
 def bisection_id(base: str, new: str, execution_id: str) -> str:

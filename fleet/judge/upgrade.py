@@ -16,6 +16,7 @@ from fleet.judge.compare import PairComparison
 from fleet.judge.sets import grades_up_to
 from fleet.judge.stages import BY_NAME, earliest, localise
 from fleet.judge.tracing.culprit import Culprit
+from fleet.judge.tracing.proof import is_one_operation
 from fleet.judge.tracing.verdict import layers_of
 from fleet.judge.verdict import Verdict
 
@@ -134,8 +135,13 @@ def start(
     if first == "logits" and culprit is not None:
         layers, words = layers_of(culprit), culprit.words
         words = words if str(culprit.path) in words else f"{culprit.path or 'the model'}: {words}"
-    if layers == (3,):
+    if layers == (3,) and not (first == "logits" and _is_kernel(culprit)):
         # what runs at load, and in a module, is as much the framework's code as a kernel
         layers = (2, 3)
     layer = layers[0] if len(layers) == 1 else None
     return Start(first, layer, layers, words)
+
+
+def _is_kernel(culprit: Culprit | None) -> bool:
+    """Was one frozen input seen to get other outputs, in one process or from one operation?"""
+    return culprit is not None and (culprit.kind == "race" or is_one_operation(culprit))

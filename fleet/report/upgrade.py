@@ -8,7 +8,7 @@ named as the cause but what a bisection showed. Holds no rule.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fleet.contract.stack import Change
@@ -22,7 +22,6 @@ from fleet.judge.apart import flattened
 from fleet.judge.compare import PairComparison
 from fleet.judge.tracing.culprit import Localisation
 from fleet.judge.tracing.localise import localise
-from fleet.judge.tracing.proof import NOT_REPEATED
 from fleet.judge.upgrade import CODES, Moved, Start, exit_code, moved, start
 from fleet.judge.verdict import Verdict
 from fleet.report.answers import Answers, Asked, ControlsByCampaign, known_contracts
@@ -30,9 +29,6 @@ from fleet.report.diff import Changes, changes
 from fleet.store import queries
 
 SCHEMA = 1
-ACROSS = "the same input, another output"
-"""Of a module on two stacks, where within one stack a race or a choice of kernel would be meant."""
-
 WEIGHTS = ("checkpoint", "post_init_weights")
 
 
@@ -214,7 +210,7 @@ def _entry(
     one, other = (Platform(each).label() if each else "unknown" for each in places)
     differ = changes(_but_packages(places[0]), _but_packages(places[1]))
     replays = compared_replays(answers, asked, *campaigns)
-    trace = traced_pair(answers.landing, compared.traces)
+    trace = traced_pair(answers.landing, compared)
     began = None
     if replays is not None and CODES[found.word] == 1:
         culprit = trace.culprit if trace else None
@@ -244,14 +240,13 @@ def compared_replays(answers: Answers, asked: Asked, base: str, new: str) -> Rep
     return next((each for each in told if each.rows.kinds), told[0] if told else None)
 
 
-def traced_pair(landing: Landing, attempts: Sequence[str]) -> Localisation | None:
+def traced_pair(landing: Landing, compared: Compared) -> Localisation | None:
     """Where a traced replay of each stack parts; None without two that can be read."""
     try:
-        traces = [t for a in attempts if (t := read_trace(landing, a)) is not None]
+        traces, repeated = (
+            [t for a in attempts if (t := read_trace(landing, a)) is not None]
+            for attempts in (compared.traces, compared.repeats)
+        )
     except EvidenceError:
         return None
-    found = localise(traces) if len(traces) == 2 else None
-    if found is None or found.culprit is None:
-        return found
-    words = found.culprit.words.replace(NOT_REPEATED, ACROSS)
-    return replace(found, culprit=replace(found.culprit, words=words))
+    return localise(traces, repeated, "stacks") if len(traces) == 2 else None

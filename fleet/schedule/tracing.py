@@ -54,10 +54,7 @@ class TracePlan:
     def repeat_slot(self, index: int, target: Call) -> Slot:
         """One more replay, which freezes and repeats a call. One that does not end is not retried
         here: the driver has tried it again already."""
-        assert self.work.trace is not None
-        aim = Target(target.arm, target.batch, target.step, target.path, target.occurrence)
-        order = replace(self.work.trace, targets=(aim,), repeats=self.repeats, zoom=self.zoom)
-        work = replace(self.work, trace=order)
+        work = repeating(self.work, target, self.repeats, self.zoom)
         self.asked += 1
         return Slot(index, self.resolved.name, self.asked - 1, self.role, work)
 
@@ -117,6 +114,13 @@ class Tracing:
 
 def _next_index(ends: Sequence[AttemptEnd]) -> int:
     return max((end.slot.index for end in ends), default=-1) + 1
+
+
+def repeating(work: Work, target: Call, repeats: int, zoom: bool) -> Work:
+    """The same traced work, with one of its calls frozen and repeated."""
+    assert work.trace is not None
+    aim = Target(target.arm, target.batch, target.step, target.path, target.occurrence)
+    return replace(work, trace=replace(work.trace, targets=(aim,), repeats=repeats, zoom=zoom))
 
 
 def check_step(text: str) -> str:

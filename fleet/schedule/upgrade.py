@@ -1,28 +1,30 @@
 """``fleet upgrade-check``: certify on both stacks, see what moved, and look into what changed.
 
 One Ray driver runs both, on the same unit unless the stacks are two pools: each stack is an
-ordinary campaign with its own controls, and what it lands is ordinary evidence. Then one traced
-replay of each stack per contract that changed. Holds no rule: the judge says what moved and where
-it starts.
+ordinary campaign with its own controls, and what it lands is ordinary evidence. Then, per contract
+that changed, one traced replay of each stack and one that repeats the call where they part. Holds
+no rule: the judge says what moved and where it starts.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.contract.stack import LoadedStack, changes, load_stack
 from fleet.errors import StackError, UsageError
+from fleet.evidence.states import Purpose
+from fleet.evidence.trace import Call
 from fleet.evidence.upgrades import Compared, Side, Upgrade, log_upgrade, new_upgrade_id
 from fleet.judge.present import DAY_S
 from fleet.judge.sets import in_order
 from fleet.judge.verdict import Verdict
 from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, Asked, ControlsByCampaign, asked_of, known_contracts
-from fleet.report.upgrade import Entry, UpgradeAnswer, answer_of
+from fleet.report.upgrade import Entry, UpgradeAnswer, answer_of, traced_pair
 from fleet.schedule.bisect import Bisecting, bisect
 from fleet.schedule.certify import (
     Planned,
@@ -39,7 +41,7 @@ from fleet.schedule.places import Places
 from fleet.schedule.plan import MUST, Slot, Work
 from fleet.schedule.resolve import Resolved
 from fleet.schedule.stacks import require_usable, surroundings
-from fleet.schedule.tracing import batch_of
+from fleet.schedule.tracing import REPEATS, batch_of, repeating
 from fleet.store import queries
 
 
@@ -102,7 +104,11 @@ def plan_document(asked: UpgradeRequest, plan: UpgradePlan, places: Places) -> d
     rows = [{"contract": c, "replays": n, "seconds": seconds.get(c)} for c, n in counts.items()]
     known = [n * seconds[c] for c, n in counts.items() if c in seconds]
     more = ["a traced control repeats its culprit's call"]
-    more += ["one traced replay a stack for what changed"] if asked.trace else []
+    more += (
+        ["one traced replay a stack, and one that repeats a call, for what changed"]
+        if asked.trace
+        else []
+    )
     more += ["then the stacks between"] if asked.bisect else []
     return {
         "schema": 1,
@@ -138,29 +144,108 @@ def run_upgrade(
     asked: UpgradeRequest, plan: UpgradePlan, places: Places, launcher: Launcher, say: Say
 ) -> UpgradeAnswer:
     """Certify on both stacks, look into what changed, record it, answer."""
-    names = tuple(r.name for r in plan.planned.named)
-    request = Request(names, limits=asked.limits, argv=asked.argv)
-    ran = []
-    for loaded in plan.stacks:
-        say(f"stack {loaded.name}")
-        campaign = _passed(loaded, plan, places) if asked.reuse else None
-        if campaign is None:
-            campaign = certify(
-                replace(request, stack=loaded), plan.planned, places.of_stack(loaded.digest),
-                launcher.within(surroundings(loaded, places.cache)), say,
-            ).campaign  # fmt: skip
-        ran.append(Side(loaded.name, loaded.digest, campaign))
+    run = _Run(asked, plan, places, launcher, say)
+    sides = [run.certified(loaded) for loaded in plan.stacks]
     found = tuple(Compared(r.name, r.execution_id) for r in plan.planned.named)
     differ = tuple(changes(plan.base.stack, plan.new.stack))
-    upgrade = Upgrade(new_upgrade_id(), ran[0], ran[1], differ, found)
-    answer = _answer(asked, upgrade, plan, places)
+    upgrade = Upgrade(new_upgrade_id(), sides[0], sides[1], differ, found)
+    answer = run.answer(upgrade)
     moved = [e for e in answer.entries if e.moved.word in ("CHANGED", "REGRESSED")]
     if asked.trace:
-        upgrade = _traced(asked, upgrade, moved, plan, places, launcher, say)
+        upgrade = run.traced(upgrade, moved)
     if asked.bisect:
-        upgrade = _bisected(asked, upgrade, moved, plan, places, launcher, say)
+        upgrade = run.bisected(upgrade, moved)
     log_upgrade(places.open_landing(), upgrade)
-    return _answer(asked, upgrade, plan, places)
+    return run.answer(upgrade)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One comparison while it runs."""
+
+    asked: UpgradeRequest
+    plan: UpgradePlan
+    places: Places
+    launcher: Launcher
+    say: Say
+
+    def certified(self, loaded: LoadedStack) -> Side:
+        """A campaign on that stack, or one that is there."""
+        self.say(f"stack {loaded.name}")
+        there = _passed(loaded, self.plan, self.places) if self.asked.reuse else None
+        if there is not None:
+            return Side(loaded.name, loaded.digest, there)
+        names = tuple(r.name for r in self.plan.planned.named)
+        request = self._request(names, loaded)
+        places, near = self._on(loaded)
+        ran = certify(request, self.plan.planned, places, near, self.say)
+        return Side(loaded.name, loaded.digest, ran.campaign)
+
+    def _request(
+        self, names: tuple[str, ...], loaded: LoadedStack, purpose: Purpose = "certify"
+    ) -> Request:
+        limits, argv = self.asked.limits, self.asked.argv
+        return Request(names, purpose, limits=limits, argv=argv, stack=loaded)
+
+    def _on(self, loaded: LoadedStack) -> tuple[Places, Launcher]:
+        around = surroundings(loaded, self.places.cache)
+        return self.places.of_stack(loaded.digest), self.launcher.within(around)
+
+    def answer(self, upgrade: Upgrade) -> UpgradeAnswer:
+        """What is known by now."""
+        named = self.plan.planned.named
+        about = [asked_of(r.name, r.execution_id, r.loaded.contract) for r in named]
+        landing = self.places.open_landing()
+        with self.places.open_store() as store:
+            return answer_of(Answers(store, landing), upgrade, about, self.asked.mode)
+
+    def traced(self, upgrade: Upgrade, moved: Sequence[Entry]) -> Upgrade:
+        """One traced replay of each stack, of the first sample that differs; then one of each that
+        repeats the call where those part."""
+        by_name = {r.name: r for r in self.plan.planned.named}
+        works = {e.contract: w for e in moved if (w := _trace_work(by_name[e.contract], e))}
+        attempts = self._on_both(works)
+        told = (replace(c, traces=attempts.get(c.contract, ())) for c in upgrade.contracts)
+        upgrade = replace(upgrade, contracts=tuple(told))
+        targets = {c.contract: self._target(c) for c in upgrade.contracts if c.traces}
+        attempts = self._on_both(
+            {n: repeating(works[n], t, REPEATS, zoom=True) for n, t in targets.items() if t}
+        )
+        told = (replace(c, repeats=attempts.get(c.contract, ())) for c in upgrade.contracts)
+        return replace(upgrade, contracts=tuple(told))
+
+    def _target(self, compared: Compared) -> Call | None:
+        found = traced_pair(self.places.open_landing(), compared)
+        return found.target if found else None
+
+    def _on_both(self, works: Mapping[str, Work]) -> dict[str, tuple[str, ...]]:
+        """Contract -> the attempts that did this, base first."""
+        attempts: dict[str, tuple[str, ...]] = {}
+        if not works:
+            return attempts
+        named = [r for r in self.plan.planned.named if r.name in works]
+        slots = [Slot(i, r.name, 0, "named", works[r.name]) for i, r in enumerate(named)]
+        for loaded in self.plan.stacks:
+            request = self._request(tuple(works), loaded, "trace")
+            places, near = self._on(loaded)
+            planned = Planned(named, [], slots)
+            _, ends = run_request(request, planned, places, near, self.say, lambda _: [])
+            for end in ends:
+                if end.state == "COMPLETE":
+                    name = end.slot.contract
+                    attempts[name] = (*attempts.get(name, ()), end.attempt)
+        return attempts
+
+    def bisected(self, upgrade: Upgrade, moved: Sequence[Entry]) -> Upgrade:
+        """Which package brings each change."""
+        by_name = {r.name: r for r in self.plan.planned.named}
+        found = {}
+        for entry in moved:
+            resolved, limits = by_name[entry.contract], self.asked.limits
+            task = Bisecting(resolved, entry, *self.plan.stacks, limits, self.asked.argv)
+            found[entry.contract] = bisect(task, self.places, self.launcher, self.say)
+        told = (replace(c, found=found.get(c.contract, {})) for c in upgrade.contracts)
+        return replace(upgrade, contracts=tuple(told))
 
 
 def _passed(loaded: LoadedStack, plan: UpgradePlan, places: Places) -> str | None:
@@ -187,67 +272,9 @@ def _is_valid(verdict: Verdict, asked: Asked) -> bool:
     return verdict.verdict == "PASS" and young
 
 
-def _answer(
-    asked: UpgradeRequest, upgrade: Upgrade, plan: UpgradePlan, places: Places
-) -> UpgradeAnswer:
-    named = plan.planned.named
-    about = [asked_of(r.name, r.execution_id, r.loaded.contract) for r in named]
-    with places.open_store() as store:
-        return answer_of(Answers(store, places.open_landing()), upgrade, about, asked.mode)
-
-
-def _traced(
-    asked: UpgradeRequest,
-    upgrade: Upgrade,
-    moved: Sequence[Entry],
-    plan: UpgradePlan,
-    places: Places,
-    launcher: Launcher,
-    say: Say,
-) -> Upgrade:
-    """One traced replay of each stack, of the first sample that differs."""
-    by_name = {r.name: r for r in plan.planned.named}
-    works = {e.contract: w for e in moved if (w := _trace_work(by_name[e.contract], e))}
-    if not works:
-        return upgrade
-    attempts: dict[str, list[str]] = {name: [] for name in works}
-    for loaded in plan.stacks:
-        slots = [Slot(i, name, 0, "named", work) for i, (name, work) in enumerate(works.items())]
-        planned = Planned([by_name[name] for name in works], [], slots)
-        request = Request(tuple(works), "trace", limits=asked.limits, argv=asked.argv, stack=loaded)
-        around = surroundings(loaded, places.cache)
-        _, ends = run_request(
-            request, planned, places.of_stack(loaded.digest), launcher.within(around), say,
-            lambda _: [],
-        )  # fmt: skip
-        for end in ends:
-            attempts[end.slot.contract] += [end.attempt] if end.state == "COMPLETE" else []
-    told = (replace(c, traces=tuple(attempts.get(c.contract, ()))) for c in upgrade.contracts)
-    return replace(upgrade, contracts=tuple(told))
-
-
 def _trace_work(resolved: Resolved, entry: Entry) -> Work | None:
     """None where there is nothing to trace, or nothing differs in rows."""
     if entry.replays is None or not entry.replays.rows.kinds or not resolved.has_modules:
         return None
     _, arm, sample = entry.replays.rows.kinds[0].samples[0]
     return Work("trace", batch_of(resolved, sample), (arm,), TraceOrder())
-
-
-def _bisected(
-    asked: UpgradeRequest,
-    upgrade: Upgrade,
-    moved: Sequence[Entry],
-    plan: UpgradePlan,
-    places: Places,
-    launcher: Launcher,
-    say: Say,
-) -> Upgrade:
-    """Which package brings each change."""
-    by_name = {r.name: r for r in plan.planned.named}
-    found = {}
-    for entry in moved:
-        task = Bisecting(by_name[entry.contract], entry, *plan.stacks, asked.limits, asked.argv)
-        found[entry.contract] = bisect(task, places, launcher, say)
-    told = (replace(c, found=found.get(c.contract, {})) for c in upgrade.contracts)
-    return replace(upgrade, contracts=tuple(told))

@@ -136,6 +136,12 @@ def test_logits_alone_are_of_framework_or_kernel() -> None:
     ("named", "layers"),
     [
         (culprit("undecided"), (2, 3)),
+        (culprit("undecided", zoom={"how": "output", "hashed": True}), (3,)),
+        (culprit("gap", zoom={"how": "output", "hashed": True}), (3,)),
+        (culprit("undecided", zoom={"how": "output", "hashed": False}), (2, 3)),
+        (culprit("undecided", zoom={"how": "input", "hashed": True}), (2, 3)),
+        (culprit("kernel_choice", zoom={"how": "operation", "hashed": True}), (2, 3)),
+        (culprit("race"), (3,)),
         (culprit("gap"), (2, 3)),
         (culprit("structure"), (2,)),
         (culprit("input"), (1,)),

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from fleet.evidence.operations import Operation
 from fleet.evidence.trace import WeightRow
 from fleet.judge.bounds import record_bound
+from fleet.judge.tracing.culprit import Culprit, Source
 from fleet.judge.tracing.localise import localise
+from fleet.judge.tracing.proof import is_one_operation
 from fleet.judge.tracing.verdict import layers_of
 from tests.unit.evidence_builders import sha
 from tests.unit.trace_builders import layer, step_of, trace
@@ -81,6 +84,74 @@ def test_a_kernel_choice_takes_one_input_other_operations_and_other_outputs() ->
 )
 def test_without_one_of_them_it_stays_undecided(changes: dict[str, Any]) -> None:
     assert kind_of(result(), result(**changes))[0] == "undecided"
+
+
+def operation(name: str = "aten.mm", went: str = "i", out: str = "o", **more: Any) -> Any:
+    """As a zoomed repeat keeps it."""
+    return Operation(name, sha(went), sha(out), "a.py:3 in f: x @ w", **more).to_json()
+
+
+def inside(mine: Any, theirs: Any, source: Source = "stacks", **changes: Any) -> Culprit:
+    """What two steady processes with these operations, and other outputs, are said to show."""
+    repeated = [
+        trace(layer(), repeats=(result(operations=mine),)),
+        trace(layer(), repeats=(result(**{"outputs": {"p": 20}, "operations": theirs} | changes),)),
+    ]
+    found = localise([trace(layer()), trace(layer("i>J", "K", "J>K"))], repeated, source).culprit
+    assert found is not None
+    return found
+
+
+def test_an_operation_of_equal_input_and_other_output_is_shown_across_processes() -> None:
+    both = [operation("aten.t"), operation()], [operation("aten.t"), operation(out="p")]
+    found = inside(*both)
+    assert found.zoom is not None and (found.zoom["index"], found.zoom["how"]) == (1, "output")
+    assert is_one_operation(found) and found.kind == "undecided"
+    assert found.words == (
+        "the same input, another output, each stack's own in 40 repeats; inside it aten.mm has "
+        "the same input and another output (a.py:3 in f: x @ w)"
+    )
+    within = inside(*both, source="later")
+    assert "a rare race" in within.words and "inside it aten.mm has" in within.words
+
+
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [
+        ([operation(went="j", out="p")], "the code before aten.mm differs"),
+        ([operation("aten.bmm", out="p")], "other operations ran first at aten.mm or aten.bmm"),
+        ([operation(), operation("aten.add")], "other operations ran first at aten.add"),
+        ([operation(out="p", hashed=False)], "an input that is not all hashed"),
+    ],
+)
+def test_what_is_no_operation_of_equal_input_is_not_called_one(theirs: Any, words: str) -> None:
+    found = inside([operation()], theirs)
+    assert words in found.words and not is_one_operation(found)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"operations": None},
+        {"in_sha256": "sha256:other"},
+        {"outputs": {"o": 20}},
+        {"unique": 2, "first": {**OUT, "path": "l.a.deep"}},
+        {"trouble": "cannot be restored"},
+    ],
+)
+def test_processes_that_are_not_steady_or_unlike_show_no_operation(changes: Any) -> None:
+    assert inside([operation()], [operation(out="p")], **changes).zoom is None
+
+
+def test_a_race_on_one_of_two_stacks_is_a_race() -> None:
+    found = inside([operation()], None, unique=2, first=OUT)
+    assert found.kind == "race" and "outputs of one frozen input" in found.words
+
+
+def test_across_stacks_what_was_not_repeated_is_no_race() -> None:
+    pair = [trace(layer()), trace(layer("i>J", "K", "J>K"))]
+    found = localise(pair, source="stacks").culprit
+    assert found is not None and found.words == "the same input, another output"
 
 
 def weight(load: str, end: str) -> dict[str, WeightRow]:

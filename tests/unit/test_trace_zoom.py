@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import torch
 
+from fleet.evidence.operations import Operation, first_difference
 from fleet.replay.trace.digesting import TensorDigests
-from fleet.replay.trace.zoom import Operation, Recorder, first_difference
+from fleet.replay.trace.zoom import Recorder
 
 Code = Callable[[torch.Tensor], torch.Tensor]
 

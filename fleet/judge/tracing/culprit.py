@@ -13,7 +13,7 @@ Kind = Literal[
     "race", "kernel_choice", "undecided", "weights", "cache", "input", "structure", "gap",
     "batch_shape", "heterogeneity",
 ]  # fmt: skip
-Source = Literal["failing", "later"]
+Source = Literal["failing", "later", "stacks"]
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,13 @@ class Culprit:
     """One culprit. ``path`` is a module's, the parent's for a gap, None when no module is named:
     the model's own input, replays of unlike length, a cache whose layer is not known.
 
-    ``gap``: the observations around code that is no module. ``digests``: of the two sides, input
-    and output. ``unique`` of ``repeats`` outputs of one frozen input (0 of 0 when not repeated);
-    ``bound``: 95% bound on the rate of a race when every repeat agreed. ``classes``: replay numbers
-    by what they showed. ``ancestors`` are context, not suspects.
+    ``source``: seen in the failing replays themselves, in later ones, or in replays on two software
+    stacks. ``gap``: the observations around code that is no module. ``digests``: of the two sides,
+    input and output. ``unique`` of ``repeats`` outputs of one frozen input (0 of 0 when not
+    repeated); ``bound``: 95% bound on the rate of a race when every repeat agreed. ``classes``:
+    replay numbers by what they showed. ``zoom``: the first operation inside it that was not the
+    same in all runs of one process or, where each process agrees with itself, in those of several.
+    ``ancestors`` are context, not suspects.
     """
 
     path: str | None

@@ -30,16 +30,17 @@ def localise(
     """The culprit of several traces.
 
     Args:
-        traces: two or more, of one contract on one platform, of the same samples.
+        traces: two or more, of one contract on one platform, of the same samples; or of two
+            software stacks.
         repeated: traces of replays that repeated the target of an earlier localisation.
-        source: whether ``traces`` are the failing replays themselves or later ones.
+        source: whether ``traces`` are the failing replays themselves, later ones, or of stacks.
 
     Raises:
         ValueError: fewer than two traces.
     """
     if len(traces) < 2:
         raise ValueError("a difference takes two traces")
-    history, proof = History(traces), Proof(traces, repeated)
+    history, proof = History(traces), Proof(traces, repeated, source)
     describer = Describer(history, source)
     chosen = _first_that_matters(history)
     culprit, target = _at_load(history, describer), None

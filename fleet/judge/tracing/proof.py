@@ -13,11 +13,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fleet.evidence.operations import Operation, first_difference
 from fleet.evidence.trace import Call, Trace
 from fleet.judge.bounds import record_bound
-from fleet.judge.tracing.culprit import Kind
+from fleet.judge.tracing.culprit import Culprit, Kind, Source
 
 NOT_REPEATED = "not repeated: race or kernel choice, undecided"
+ACROSS = "the same input, another output"
+"""Of a call on two software stacks, where within one a race or a choice of kernel is meant."""
 
 Pair = tuple[int, int]
 """A replay that stayed and one that departed."""
@@ -38,8 +41,10 @@ class Finding:
 class Proof:
     """Evidence about calls, from traced replays and from those that repeated a call."""
 
-    def __init__(self, traces: Sequence[Trace], repeated: Sequence[Trace]) -> None:
-        self._traces, self._repeated = traces, repeated
+    def __init__(
+        self, traces: Sequence[Trace], repeated: Sequence[Trace], source: Source = "later"
+    ) -> None:
+        self._traces, self._repeated, self._source = traces, repeated, source
         self.trouble: list[str] = []
 
     def _clean(self, call: Call) -> list[Mapping[str, Any]]:
@@ -68,19 +73,26 @@ class Proof:
         elsewhere = next((_first_of(r) for r in clean if r["unique"] > 1), None)
         total = 0 if elsewhere else sum(int(r["repeats"]) for r in clean)
         bound = record_bound(total) if total else None
-        proof = {"unique": 1 if total else 0, "repeats": total, "bound": bound}
+        parted = _parted(clean)
+        proof = {"unique": 1 if total else 0, "repeats": total, "bound": bound, "zoom": parted}
         odd = self._odd_facts(call.path, pair)
         if odd:
             words = f"replays ran it with other settings: {', '.join(odd)}"
             return Finding("heterogeneity", words, proof)
+        inside = f"; {_inside(parted)}" if parted else ""
         if _other_kernel(clean):
-            return Finding("kernel_choice", "replays executed other operations for it", proof)
+            words = f"replays executed other operations for it{inside}"
+            return Finding("kernel_choice", words, proof)
+        across = self._source == "stacks"
         if elsewhere:
             words = f"its repeats part first at the {_moment(elsewhere)}: undecided"
+        elif total and across:
+            words = f"{ACROSS}, each stack's own in {total} repeats{inside}"
         elif total:
             words = f"{total} repeats agree: a rare race (<= {bound:.2g} a call) or a kernel choice"
+            words += inside
         else:
-            words = NOT_REPEATED
+            words = ACROSS if across else NOT_REPEATED
         return Finding("undecided", words, proof)
 
     def _odd_facts(self, path: str, pair: Pair) -> list[str]:
@@ -120,6 +132,32 @@ def _other_kernel(clean: Sequence[Mapping[str, Any]]) -> bool:
     steady = all(r["unique"] == 1 for r in clean) and "" not in executed
     one_input = len({r["in_sha256"] for r in clean}) == 1
     return steady and one_input and len(executed) > 1 and len(outputs) > 1
+
+
+def _parted(clean: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The first operation that processes of unlike outputs, each true to itself, ran otherwise."""
+    if any(r["unique"] > 1 for r in clean) or len({r["in_sha256"] for r in clean}) != 1:
+        return None
+    by_output = {tuple(r["outputs"]): r.get("operations") for r in clean}
+    runs = [[Operation.from_json(raw) for raw in told] for told in by_output.values() if told]
+    return first_difference(runs) if len(runs) == len(by_output) > 1 else None
+
+
+def _inside(parted: Mapping[str, Any]) -> str:
+    """Where inside a call processes part, in words."""
+    at = f" ({parted['where']})" if parted["where"] else ""
+    if parted["how"] == "operation":
+        return f"inside it other operations ran first at {' or '.join(parted['names'])}{at}"
+    if parted["how"] == "input":
+        return f"inside it the code before {parted['name']} differs{at}"
+    covered = "the same input" if parted["hashed"] else "an input that is not all hashed"
+    return f"inside it {parted['name']} has {covered} and another output{at}"
+
+
+def is_one_operation(culprit: Culprit) -> bool:
+    """Was one operation seen to give other outputs for one input?"""
+    zoom = culprit.zoom or {}
+    return zoom.get("how") == "output" and bool(zoom.get("hashed"))
 
 
 def _first_of(result: Mapping[str, Any]) -> At | None:

@@ -18,11 +18,12 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fleet.contract.canonical import digest_json, to_text
+from fleet.evidence.operations import MOST, Operation, first_difference
 from fleet.evidence.trace import Call, moments
 from fleet.replay.task import Target
 from fleet.replay.trace.frozen import FrozenCall
 from fleet.replay.trace.tracer import Tracer, in_root
-from fleet.replay.trace.zoom import Operation, Recorder, first_difference
+from fleet.replay.trace.zoom import Recorder
 
 FEWEST = 5
 """Repeats that are made however long they take; as many must execute the same operations."""
@@ -139,6 +140,8 @@ class Repeater:
         result["executed"] = len(operations[0])
         result["executed_sha256"] = executed.pop() if len(executed) == 1 else ""
         result["zoom"] = first_difference(operations) if self.zoom else None
+        if self.zoom and result["zoom"] is None and len(operations[0]) <= MOST:
+            result["operations"] = [op.to_json() for op in operations[0]]
         result["seconds"] = time.monotonic() - began
         return result
 

@@ -7,8 +7,6 @@ in and what came out, and the innermost line of Python that is not torch's own.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,21 +14,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fleet.evidence.operations import Operation
 from fleet.replay.trace.digesting import TensorDigests, walk
 from fleet.replay.trace.late import settled
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One dispatched operation. ``where`` is ``file:line in function: source``."""
-
-    name: str
-    went_in: bytes | None
-    came_out: bytes | None
-    where: str
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -54,7 +43,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             after = walk((result, args), self._digests)
             self._digests.settle()
             went_in, came_out = settled(given.digest()), settled(after.digest())
-            self.operations.append(Operation(str(func), went_in, came_out, _where()))
+            self.operations.append(
+                Operation(str(func), went_in, came_out, _where(), not given.unhashed)
+            )
         return result
 
 
@@ -74,34 +65,3 @@ def _line(name: str, frame: FrameType) -> str:
     source = linecache.getline(name, frame.f_lineno).strip()
     short = "/".join(part for part in Path(name).parts[-3:] if part != "/")
     return f"{short}:{frame.f_lineno} in {frame.f_code.co_name}: {source}"
-
-
-def first_difference(runs: Sequence[Sequence[Operation]]) -> dict[str, Any] | None:
-    """The first operation that is not the same in all runs of one frozen call; None if all agree.
-
-    ``how``: ``output`` (same input, other output), ``input`` (every result before it was the same,
-    so the code between chose other inputs) or ``operation`` (another operation ran).
-    """
-    for index, row in enumerate(zip(*runs, strict=False)):
-        if len({op.name for op in row}) > 1:
-            return _told(index, row, "operation")
-        if len({op.went_in for op in row}) > 1:
-            return _told(index, row, "input")
-        if len({op.came_out for op in row}) > 1:
-            return _told(index, row, "output")
-    lengths = {len(run) for run in runs}
-    if len(lengths) > 1:
-        longest = max(runs, key=len)
-        return _told(min(lengths), [longest[min(lengths)]], "operation")
-    return None
-
-
-def _told(index: int, row: Sequence[Operation], how: str) -> dict[str, Any]:
-    return {
-        "index": index,
-        "name": row[0].name,
-        "how": how,
-        "unique": len({(op.name, op.went_in, op.came_out) for op in row}),
-        "runs": len(row),
-        "where": row[0].where,
-    }

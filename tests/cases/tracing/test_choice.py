@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fleet.judge.bounds import record_bound
+from fleet.judge.tracing.proof import is_one_operation
 from fleet.replay.inject import ChunkedLinear, OrderedLinear
 from tests.cases.tracing.faults import changed, changed_sometimes, noise
 from tests.cases.tracing.harness import REPEATS, Fault, Subject, nothing, put
@@ -123,6 +124,38 @@ def test_the_same_operations_in_steady_processes_stay_undecided(llama: Subject) 
     assert (culprit.kind, culprit.path) == ("undecided", PATH)
     assert culprit.bound == record_bound(2 * REPEATS)
     assert "a rare race" in culprit.words and "or a kernel choice" in culprit.words
+
+
+def test_a_zoom_names_the_line_between_operations_that_gives_other_inputs(llama: Subject) -> None:
+    pair = changed(PATH, shares_then_sum), changed(PATH, other_order_of_shares)
+    culprit = llama.study(*pair, zoom=True).culprit
+    assert culprit.kind == "undecided" and not is_one_operation(culprit)
+    assert "the code before aten.mul.Tensor differs (" in culprit.words
+    assert "tracing/test_choice.py" in culprit.words
+
+
+@torch.library.custom_op("fleet_cases::rounded", mutates_args=())
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    """One operation, of which each build of a library has its own."""
+    return x * BUILD[0]
+
+
+BUILD = [1.0]
+
+
+def of_build(scale: float) -> Fault:
+    def fault(model: nn.Module) -> None:
+        BUILD[0] = scale
+        changed(PATH, lambda x: rounded(x))(model)
+
+    return fault
+
+
+def test_a_zoom_names_the_operation_that_two_builds_compute_otherwise(llama: Subject) -> None:
+    culprit = llama.study(of_build(1.0), of_build(1.125), zoom=True).culprit
+    assert (culprit.kind, culprit.path) == ("undecided", PATH) and is_one_operation(culprit)
+    assert culprit.zoom is not None and culprit.zoom["name"].startswith("fleet_cases.rounded")
+    assert (culprit.unique, culprit.repeats) == (1, 2 * REPEATS)
 
 
 def test_an_operation_that_is_sometimes_added_is_never_a_kernel_choice(llama: Subject) -> None:
