@@ -25,6 +25,9 @@ Word = Literal["KEPT", "CHANGED", "REGRESSED", "FIXED", "STILL_FAIL", "NOT_COVER
 CODES: Mapping[Word, int] = {
     "KEPT": 0, "FIXED": 0, "CHANGED": 1, "REGRESSED": 1, "STILL_FAIL": 1, "NOT_COVERED": 3,
 }  # fmt: skip
+BROKE: tuple[Word, ...] = ("CHANGED", "REGRESSED")
+"""Words whose cause is looked for: the base had one set of bits, and the new stack has not."""
+
 NOT_TODAY = ("STALE", "UNTESTED")
 """States of a PASS that does not stand, or never was."""
 

@@ -180,9 +180,10 @@ def stack_diff(a: LoadedStack, b: LoadedStack, answers: Answers | None) -> Diff:
 def _newest_pairs(
     answers: Answers, left: list[AttemptSummary], right: list[AttemptSummary]
 ) -> tuple[PairDiff, ...]:
-    """The newest attempt of every contract that both sides ran."""
+    """The newest attempt of every contract that both sides ran; a control may differ on purpose."""
     newest = [{s.execution_id: s for s in side} for side in (left, right)]
-    both = sorted(newest[0].keys() & newest[1].keys())
+    controls = {k.execution_id for k in known_contracts(answers.store) if k.expect is not None}
+    both = sorted((newest[0].keys() & newest[1].keys()) - controls)
     return tuple(attempt_diff(answers, newest[0][each], newest[1][each]) for each in both)
 
 

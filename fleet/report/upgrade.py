@@ -22,7 +22,7 @@ from fleet.judge.apart import flattened
 from fleet.judge.compare import PairComparison
 from fleet.judge.tracing.culprit import Localisation
 from fleet.judge.tracing.localise import localise
-from fleet.judge.upgrade import CODES, Moved, Start, exit_code, moved, start
+from fleet.judge.upgrade import BROKE, Moved, Start, exit_code, moved, start
 from fleet.judge.verdict import Verdict
 from fleet.report.answers import Answers, Asked, ControlsByCampaign, known_contracts
 from fleet.report.diff import Changes, changes
@@ -209,10 +209,11 @@ def _entry(
     places = [facts[v.platform]["facts"] if v.platform in facts else {} for v in (base, new)]
     one, other = (Platform(each).label() if each else "unknown" for each in places)
     differ = changes(_but_packages(places[0]), _but_packages(places[1]))
-    replays = compared_replays(answers, asked, *campaigns)
+    steady = found.word in (*BROKE, "KEPT")  # a base that differs from itself compares with nothing
+    replays = compared_replays(answers, asked, *campaigns) if steady else None
     trace = traced_pair(answers.landing, compared)
     began = None
-    if replays is not None and CODES[found.word] == 1:
+    if replays is not None and found.word in BROKE:
         culprit = trace.culprit if trace else None
         began = start(replays.rows, replays.weights, bool(replays.settings), culprit)
     return Entry(

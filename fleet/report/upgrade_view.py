@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fleet.judge.stages import layer_words
-from fleet.judge.upgrade import CODES
+from fleet.judge.upgrade import BROKE, CODES
 from fleet.report.gate_view import cell
 from fleet.report.screen import verbatim
 from fleet.report.upgrade import Entry, UpgradeAnswer
@@ -74,7 +74,7 @@ def _candidates(answer: UpgradeAnswer) -> str:
 def entry_lines(entry: Entry) -> Iterator[str]:
     """What is behind a contract's word."""
     replays = entry.replays
-    if replays is not None and CODES[entry.moved.word] == 1:
+    if replays is not None and entry.moved.word in BROKE:
         for word, grade in (("tokens", "tokens"), ("answers", "prediction")):
             named = ", ".join(f"{sample} ({arm})" for arm, sample in replays.samples(grade)[:SHOWN])
             first = f"; first {named}" if named else ""

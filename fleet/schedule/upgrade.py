@@ -21,6 +21,7 @@ from fleet.evidence.trace import Call
 from fleet.evidence.upgrades import Compared, Side, Upgrade, log_upgrade, new_upgrade_id
 from fleet.judge.present import DAY_S
 from fleet.judge.sets import in_order
+from fleet.judge.upgrade import BROKE
 from fleet.judge.verdict import Verdict
 from fleet.replay.task import TraceOrder
 from fleet.report.answers import Answers, Asked, ControlsByCampaign, asked_of, known_contracts
@@ -150,7 +151,7 @@ def run_upgrade(
     differ = tuple(changes(plan.base.stack, plan.new.stack))
     upgrade = Upgrade(new_upgrade_id(), sides[0], sides[1], differ, found)
     answer = run.answer(upgrade)
-    moved = [e for e in answer.entries if e.moved.word in ("CHANGED", "REGRESSED")]
+    moved = [e for e in answer.entries if e.moved.word in BROKE]
     if asked.trace:
         upgrade = run.traced(upgrade, moved)
     if asked.bisect:

@@ -134,4 +134,8 @@ def test_two_versions_of_torch_keep_tokens_and_change_logits(root: Path) -> None
     changed = told[FLOAT16]
     assert (code, changed["verdict"], changed["attained_grade"]) == (1, "CHANGED", "logits")
     assert changed["differing"]["tokens"] == {"controlled": [0, 24], "current": [0, 24]}
-    assert (changed["culprit"]["path"], changed["culprit"]["class"]) == ("lm_head", "Linear")
+    culprit = changed["culprit"]
+    assert (culprit["path"], culprit["class"]) == ("lm_head", "Linear")
+    # one operation of one input, each stack's own in every repeat: torch's kernel, not the code
+    assert (culprit["zoom"]["name"], culprit["zoom"]["how"]) == ("aten.linear.default", "output")
+    assert changed["start"]["layer"] == 3 and culprit["repeats"] == 400

@@ -124,7 +124,7 @@ def test_a_name_that_is_nothing_is_a_usage_error(answers: Answers, names: tuple[
 
 
 def test_an_attempt_and_a_contract_are_of_two_kinds(answers: Answers) -> None:
-    with pytest.raises(UsageError, match="two attempts, two platform digests, or two contract"):
+    with pytest.raises(UsageError, match="two attempts, platform digests or contract names"):
         compare(answers, attempts(answers, "toy")[0], "toy")
 
 
