@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import os
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -57,11 +57,13 @@ def write_stack(root: Path, name: str, **versions: str) -> Path:
 @dataclass(frozen=True)
 class World:
     """What replays of one stack find. ``offset``: added to logits of contracts that are no control;
-    ``racy``: drawn anew for every process."""
+    ``racy``: drawn anew for every process; ``patches``: what other code of that stack does, by name
+    of a method of the engine."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
     offset: float = 0.0
     racy: bool = False
+    patches: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 @dataclass
@@ -90,7 +92,11 @@ class _Elsewhere(FakeRunning):
         control = self.task.contract_name.startswith("control-")
         number = float(self.number) if self.world.racy else 0.0
         offset = 0.0 if control else self.world.offset + number
-        with _installed(self.world.versions), _shifted(offset):
+        with ExitStack() as around:
+            around.enter_context(_installed(self.world.versions))
+            around.enter_context(_shifted(offset))
+            for name, code in {} if control else self.world.patches.items():
+                around.enter_context(patch.object(SyntheticEngine, name, code))
             return super().result(deadline_s)
 
 

@@ -136,8 +136,7 @@ def start(
     first = earliest(stages) or ""
     words = BY_NAME[first].words
     if first == "logits" and culprit is not None:
-        layers, words = layers_of(culprit), culprit.words
-        words = words if str(culprit.path) in words else f"{culprit.path or 'the model'}: {words}"
+        layers, words = layers_of(culprit), f"{culprit.path or 'the model'}: {words}"
     if layers == (3,) and not (first == "logits" and _is_kernel(culprit)):
         # what runs at load, and in a module, is as much the framework's code as a kernel
         layers = (2, 3)

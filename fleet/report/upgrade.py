@@ -135,6 +135,7 @@ def _rows(replays: Replays) -> dict[str, Any]:
         "differing": {word: replays.differing(grade) for word, grade in grades.items()},
         "samples": {word: replays.samples(grade) for word, grade in grades.items()},
         "metric": replays.metric(),
+        "differences": [kind.to_json() for kind in replays.rows.kinds],
         "settings": {key: list(values) for key, values in replays.settings.items()},
     }
 

@@ -8,15 +8,19 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from fleet.judge.stages import layer_words
+from fleet.judge.stages import BY_NAME, ORDER, layer_words
 from fleet.judge.upgrade import BROKE, CODES
+from fleet.report.difference import difference_lines
 from fleet.report.gate_view import cell
 from fleet.report.screen import verbatim
-from fleet.report.upgrade import Entry, UpgradeAnswer
+from fleet.report.upgrade import Entry, Replays, UpgradeAnswer
 
 COLOURS = {0: "green", 1: "red", 3: "yellow"}
 SHOWN = 5
 """Samples and settings named in a line."""
+
+KINDS = 3
+"""Kinds of difference that are shown; the document has all."""
 
 NAMED = 12
 """Packages named in a line; the document has all."""
@@ -48,9 +52,15 @@ def print_markdown(console: Console, answer: UpgradeAnswer) -> None:
     for entry in answer.entries:
         if entry.moved.word != "KEPT":
             lines += ["", f"**{cell(entry.contract)}**: {cell(entry.moved.reason)}"]
-            lines += [f"- {cell(line)}" for line in entry_lines(entry)]
+            lines += [_item(line) for line in entry_lines(entry)]
     for line in lines:
         verbatim(console, line)
+
+
+def _item(line: str) -> str:
+    """A line as an item of a list, as deep as it was."""
+    deep = len(line) - len(line.lstrip(" "))
+    return f"{' ' * deep}- {cell(line.strip())}"
 
 
 def _row(entry: Entry) -> str:
@@ -80,6 +90,7 @@ def entry_lines(entry: Entry) -> Iterator[str]:
             first = f"; first {named}" if named else ""
             yield f"{word} differ: {_counts(replays.differing(grade))}{first}"
         yield f"correct, base and new: {_metric(replays.metric())}"
+        yield from _differences(replays)
     if entry.start is not None:
         yield f"starts at: {_where(entry)}"
     if entry.trace is not None:
@@ -95,6 +106,17 @@ def entry_lines(entry: Entry) -> Iterator[str]:
         yield "the two sides ran on two units: hardware is a candidate too"
     if entry.bisection:
         yield from bisection_lines(entry.bisection)
+
+
+def _differences(replays: Replays) -> Iterator[str]:
+    """The first record of each kind of difference; those of the earliest stages first."""
+    kinds = sorted(replays.rows.kinds, key=lambda kind: ORDER[kind.stage])
+    for kind in kinds[:KINDS]:
+        where = f"differ first at {BY_NAME[kind.stage].words}; A is the base, B the new stack"
+        yield f"{kind.rows} records of arm {kind.arm} {where}"
+        yield from (f"  {line}" for line in difference_lines(kind.first))
+    if len(kinds) > KINDS:
+        yield f"and {len(kinds) - KINDS} more kinds of difference"
 
 
 def _where(entry: Entry) -> str:

@@ -150,6 +150,6 @@ def test_logits_alone_are_of_framework_or_kernel() -> None:
 def test_a_trace_of_both_stacks_names_the_place(named: Culprit, layers: tuple[int, ...]) -> None:
     found = start(rows(flipped_logits(ROWS, 1)), SAME, False, named)
     assert found is not None and (found.words, found.layers) == (
-        "layers.0.mlp: the words", layers,
+        "layers.0.mlp: logits with equal inputs", layers,
     )  # fmt: skip
     assert found.layer == (layers[0] if len(layers) == 1 else None)

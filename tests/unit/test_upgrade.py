@@ -17,6 +17,8 @@ from fleet.evidence.landing import Landing
 from fleet.evidence.ledger import campaigns
 from fleet.evidence.upgrades import read_upgrades
 from fleet.job import _contract as in_verdict_file
+from fleet.replay.engines.protocol import Generation, Prepared, Settings
+from fleet.replay.engines.synthetic import BOS, SyntheticEngine
 from fleet.report.answers import Answers
 from fleet.report.diff import print_diff, stack_diff
 from fleet.report.filters import Filters
@@ -99,6 +101,62 @@ def test_a_stack_that_fails_is_no_change_of_bits(root: Path, name: str) -> None:
     old, new, expected, code = CASES[name]
     answer = compared(root, new, old)
     assert word(answer) == (expected, code), answer.entries[0].moved.reason
+
+
+OWN_PREPARE, OWN_SETTINGS = SyntheticEngine.prepare, SyntheticEngine.settings
+OWN_GENERATE = SyntheticEngine.generate
+
+
+def two_bos(self: SyntheticEngine, *args: Any) -> list[Prepared]:
+    """A version of a library that adds the beginning once more."""
+    made = OWN_PREPARE(self, *args)
+    return [
+        replace(p, prompt_ids=(BOS, *p.prompt_ids), attention_mask=(1, *p.attention_mask))
+        for p in made
+    ]
+
+
+def other_template(self: SyntheticEngine, arm: str, records: Any, prompts: Any, now: Any) -> Any:
+    """One that renders a template without its last line end."""
+    return OWN_PREPARE(self, arm, records, [f"{prompt} " for prompt in prompts], now)
+
+
+def other_default(self: SyntheticEngine) -> Settings:
+    """One whose default of an undeclared setting is another."""
+    found = OWN_SETTINGS(self)
+    return replace(found, effective=dict(found.effective) | {"attention.resolved": "eager"})
+
+
+def other_text(self: SyntheticEngine, batch: Any) -> list[Generation]:
+    """One that decodes the same tokens into another text."""
+    return [replace(made, text=f" {made.text}") for made in OWN_GENERATE(self, batch)]
+
+
+STARTS: dict[str, tuple[World, str, int | None, str]] = {
+    "template": (World(NEWER, patches={"prepare": other_template}), "prompt", 1, "character"),
+    "tokenizer": (World(NEWER, patches={"prepare": two_bos}), "prompt_ids", 1, "id 256 more"),
+    "default": (
+        World(NEWER, offset=0.5, patches={"settings": other_default}), "logits", None,
+        "attention.resolved",
+    ),
+    "weights": (
+        World(NEWER, offset=0.5, patches={"weights": lambda self: b"w" * 32}), "post_init_weights",
+        None, "weights after initialisation",
+    ),
+    "decoding": (World(NEWER, patches={"generate": other_text}), "output", 4, "raw answer"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STARTS)
+def test_a_change_starts_at_the_earliest_stage_that_differs(root: Path, name: str) -> None:
+    new, stage, layer, words = STARTS[name]
+    answer = compared(root, new)
+    (entry,) = answer.entries
+    assert entry.moved.word == "CHANGED" and entry.start is not None, entry.moved.reason
+    assert (entry.start.stage, entry.start.layer) == (stage, layer)
+    assert words in shown(print_upgrade, answer, 400)
+    assert words in shown(print_markdown, answer, 400)
 
 
 Changed = tuple[Path, UpgradeAnswer]
