@@ -131,17 +131,19 @@ class Repeater:
             root, run = self._once(target.path, module, frozen)
             roots.add(root)
             runs.append(run)
-        operations = self._operations(module, frozen)
+        recorded, outputs = self._operations(target.path, module, frozen)
         trouble = "" if len(roots) == 1 else "the inputs could not be restored to the same bits"
         if self.tracer.owned.weights(target.path) != weights:
             trouble = "weights changed while the call was repeated"
         result = _result(target, runs, _text(next(iter(roots))), trouble)
-        executed = {to_text(digest_json([op.name for op in run])) for run in operations}
-        result["executed"] = len(operations[0])
+        executed = {to_text(digest_json([op.name for op in run])) for run in recorded}
+        result["executed"] = len(recorded[0])
         result["executed_sha256"] = executed.pop() if len(executed) == 1 else ""
-        result["zoom"] = first_difference(operations) if self.zoom else None
-        if self.zoom and result["zoom"] is None and len(operations[0]) <= MOST:
-            result["operations"] = [op.to_json() for op in operations[0]]
+        result["zoom"] = first_difference(recorded) if self.zoom else None
+        # operations that gave another output than the repeats did explain nothing about them
+        same = outputs == {run[-1][3] for run in runs} and len(outputs) == 1
+        if self.zoom and result["zoom"] is None and same and len(recorded[0]) <= MOST:
+            result["operations"] = [op.to_json() for op in recorded[0]]
         result["seconds"] = time.monotonic() - began
         return result
 
@@ -157,14 +159,23 @@ class Repeater:
             self.tracer.settle()
         return in_root(before), [*_observations(calls), ("out", path, 0, out.root())]
 
-    def _operations(self, module: nn.Module, frozen: FrozenCall) -> list[list[Operation]]:
-        found = []
+    def _operations(
+        self, path: str, module: nn.Module, frozen: FrozenCall
+    ) -> tuple[list[list[Operation]], set[bytes | None]]:
+        """(Operations of each run under the recorder, every output that these runs had.)"""
+        found: list[list[Operation]] = []
+        outputs: set[bytes | None] = set()
         for _ in range(ZOOMED if self.zoom else FEWEST):
             recorder = Recorder(self.tracer.digests if self.zoom else None)
-            with frozen.thawed() as (args, kwargs), self.tracer.aside(None), recorder:
-                module.forward(*args, **kwargs)
+            with frozen.thawed() as (args, kwargs), self.tracer.aside(None):
+                before = self.tracer.observe_input(path, args, kwargs)
+                with recorder:
+                    output = module.forward(*args, **kwargs)
+                out = self.tracer.observe_output(path, before, args, kwargs, output)
+                self.tracer.settle()
             found.append(recorder.operations)
-        return found
+            outputs.add(out.root())
+        return found, outputs
 
 
 def _observations(calls: Sequence[Call]) -> list[Observation]:

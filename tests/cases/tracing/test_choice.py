@@ -158,6 +158,24 @@ def test_a_zoom_names_the_operation_that_two_builds_compute_otherwise(llama: Sub
     assert (culprit.unique, culprit.repeats) == (1, 2 * REPEATS)
 
 
+def unlike_when_recorded(x: torch.Tensor) -> torch.Tensor:
+    """A library that takes another path where somebody looks at its operations."""
+    looked_at = torch.utils._python_dispatch._get_current_dispatch_mode() is not None
+    return x * (1.5 if looked_at else BUILD[0])
+
+
+def test_operations_that_gave_another_output_explain_nothing(llama: Subject) -> None:
+    def of(scale: float) -> Fault:
+        def fault(model: nn.Module) -> None:
+            BUILD[0] = scale
+            changed(PATH, unlike_when_recorded)(model)
+
+        return fault
+
+    culprit = llama.study(of(1.0), of(1.125), zoom=True).culprit
+    assert (culprit.kind, culprit.path, culprit.zoom) == ("undecided", PATH, None)
+
+
 def test_an_operation_that_is_sometimes_added_is_never_a_kernel_choice(llama: Subject) -> None:
     """Every second call is perturbed by further operations. None of 24 is with probability 6e-8;
     60 repeats agree with 2e-18, so do five recordings of operations with 0.06."""
