@@ -6,11 +6,11 @@ to move no bit. Knows no stack file.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from fleet.contract.stack import differences
@@ -49,10 +49,15 @@ def others(counted: Iterable[str]) -> dict[str, str]:
 def _installed() -> Iterator[tuple[str, metadata.Distribution]]:
     """By name. What a package carries inside itself and puts on the path once it is imported
     (``ray/thirdparty_files``, ``setuptools/_vendor``) is part of it, and its version counts."""
-    path = [entry for entry in sys.path if not (Path(entry).parent / "__init__.py").exists()]
+    path = [entry for entry in sys.path if not _is_in_a_package(entry)]
     for dist in metadata.distributions(path=path):
         if name := canonical(dist.metadata["Name"] or ""):
             yield name, dist
+
+
+def _is_in_a_package(entry: str) -> bool:
+    """No, where nobody may look: Ray puts the driver's path behind that of every worker."""
+    return os.path.exists(os.path.join(os.path.dirname(os.path.normpath(entry)), "__init__.py"))
 
 
 def canonical(name: str) -> str:

@@ -24,6 +24,10 @@ MACHINE_ID = Path("/etc/machine-id")
 SOURCE = "/opt/fleet-of-the-driver"
 """Where an image finds the package fleet."""
 
+AS_WHOEVER_STARTED_RAY = "--user $(id -u):$(id -g)"
+"""An image may name a user of its own, who cannot reach Ray's sockets. Ray hands options to a shell
+of the node."""
+
 VARIABLES = {
     "PYTHONPATH": SOURCE,
     # A process's title is written over the variables that it was given, which are evidence, unless
@@ -40,7 +44,8 @@ def container(image: str, tasks: Sequence[ReplayTask]) -> dict[str, Any]:
     mounts = [_mount(MACHINE_ID, how=":ro")] if MACHINE_ID.exists() else []
     mounts += [_mount(folder) for folder in written]
     mounts += [_mount(folder, how=":ro") for folder in read if folder not in written]
-    return {"image": image, "run_options": [f"-v {shlex.quote(m)}" for m in (_fleet(), *mounts)]}
+    options = [f"-v {shlex.quote(mount)}" for mount in (_fleet(), *mounts)]
+    return {"image": image, "run_options": [AS_WHOEVER_STARTED_RAY, *options]}
 
 
 def _made(folders: Iterable[str]) -> Iterator[Path]:

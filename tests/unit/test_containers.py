@@ -48,7 +48,8 @@ def tasks(root: Path) -> list[ReplayTask]:
 
 
 def mounted(options: list[str]) -> list[str]:
-    words = [shlex.split(option) for option in options]
+    assert options[0] == "--user $(id -u):$(id -g)"  # whoever started Ray, whatever the image says
+    words = [shlex.split(option) for option in options[1:]]
     assert all(len(each) == 2 and each[0] == "-v" for each in words)
     return [each[1] for each in words]
 

@@ -248,3 +248,22 @@ def test_what_a_package_carries_inside_itself_is_part_of_it(
     (tmp_path / "carrier" / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path / "carrier/_vendor"), str(tmp_path / "beside")])
     assert others(()) == {"beside-dist": "1.0"}
+
+
+def test_a_path_that_nobody_may_look_into_holds_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray puts the driver's path behind a worker's; in a container it may be another user's."""
+
+    def refused(path: str) -> bool:
+        raise AssertionError("os.path.exists says no instead of raising")
+
+    closed = tmp_path / "closed"
+    (closed / "bin").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(closed / "bin")])
+    closed.chmod(0)
+    monkeypatch.setattr(Path, "exists", refused)
+    try:
+        assert others(()) == {}
+    finally:
+        closed.chmod(0o700)
