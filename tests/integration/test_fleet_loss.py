@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,7 @@ def test_two_nodes_that_compute_differently_are_two_platforms_of_one_torch_contr
     itself, nothing FAILs, and what separates the two is named."""
     with fault_fleet(tmp_path, left={}, right={"ATEN_CPU_CAPABILITY": "default"}) as rack:
         for folder in ("contracts", "datasets"):
-            for path in sorted((BUILTIN / folder).iterdir()):
-                (rack.root / "configs" / folder / path.name).write_bytes(path.read_bytes())
+            shutil.copytree(BUILTIN / folder, rack.root / "configs" / folder, dirs_exist_ok=True)
         rack.fleet_of(left=("tiny-awq-aten",), right=("tiny-awq-aten",))
         for budget in ("600", "601"):  # nobody knows of two classes before the first night
             with rack.night("--budget", budget, "--campaign-id", f"{NIGHT_ID}{budget}") as child:

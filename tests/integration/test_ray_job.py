@@ -22,6 +22,7 @@ from fleet.schedule.metrics import METRICS, exported
 from fleet.schedule.ray_metrics import LINGER_S, RaySink
 from fleet.submit import submission_id, submit
 from tests.campaigns import write_configs
+from tests.two_stacks import write_stack
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("prometheus_client", reason="the agent needs ray[default]")
@@ -114,9 +115,23 @@ def test_whoever_reported_stays_until_it_was_scraped(
     assert slept == [0.3 if waits else 0.0]
 
 
+DASHBOARD = """
+import os, sys
+import ray
+context = ray.init(
+    address="local", include_dashboard=True, dashboard_port=int(sys.argv[1]), num_cpus=2,
+    log_to_driver=False, logging_level="ERROR", _temp_dir=sys.argv[2],
+)
+print(context.dashboard_url, flush=True)
+sys.stdin.read()
+ray.shutdown()
+"""
+
+
 @pytest.fixture
 def dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a local Ray that takes jobs, and runs them in an own folder."""
+    """The address of a local Ray that takes jobs, and runs them in an own folder. It is another
+    process's: how Ray authenticates is settled for a process when it first connects."""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -125,14 +140,15 @@ def dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("FLEET_LANDING", str(tmp_path / "var" / "landing"))
     monkeypatch.setenv("FLEET_CONFIGS", str(write_configs(tmp_path / "configs")))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    port = str(8267 + os.getpid() % 500)
     # A job is given the newest Ray of its Ray's folder: in the usual one that may be another's.
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
-        context = ray.init(
-            address="local", include_dashboard=True, dashboard_port=8267 + os.getpid() % 500,
-            num_cpus=2, log_to_driver=False, logging_level="ERROR", _temp_dir=folder,
-        )  # fmt: skip
-        yield f"http://{context.dashboard_url}"
-        ray.shutdown()
+        command = [sys.executable, "-c", DASHBOARD, port, folder]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, text=True, **pipes) as head:
+            assert head.stdin is not None and head.stdout is not None
+            yield f"http://{head.stdout.readline().strip()}"
+            head.stdin.close()
 
 
 def test_a_night_is_submitted_once_and_its_verdict_is_its_answer(
@@ -160,3 +176,21 @@ def test_a_night_is_submitted_once_and_its_verdict_is_its_answer(
     command = ["ray", "job", "status", *address, "no-such-2026-11-30"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "FAILED" in (ended.stdout + ended.stderr).upper()
+
+
+def test_two_stacks_are_compared_by_a_job(dashboard: str, tmp_path: Path) -> None:
+    """In effect is not what the second one froze: the job says 3, where Ray says 1."""
+    write_stack(tmp_path, "old")
+    write_stack(tmp_path, "other", numpy="99.0")
+    for name, code, word in (("old", 0, "KEPT"), ("other", 3, "NOT_COVERED")):
+        file = tmp_path / f"{name}.json"
+        command = ["ray", "job", "submit", "--address", dashboard, "--", sys.executable]
+        command += [str(ROOT / "jobs" / "upgrade_check.py"), "old", name, "--contract", "toy"]
+        done = subprocess.run(
+            [*command, "--verdict-file", str(file)], capture_output=True, text=True, check=False
+        )
+        assert file.exists(), done.stdout + done.stderr
+        body = json.loads(file.read_text())
+        (told,) = body["contracts"]
+        assert (body["exit_code"], told["verdict"]) == (code, word), told["reason"]
+        assert body["campaign"].startswith("upgrades-") and (done.returncode == 0) == (code == 0)
