@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.contract.model import Contract
+from fleet.contract.parsers import NAMED, parser_file
 from fleet.evidence.manifest import Process
 from fleet.evidence.states import Purpose
 
@@ -119,11 +120,11 @@ class ReplayTask:
 
     def reads(self) -> Iterator[Path]:
         """Folders that a replay reads, those included that links in a checkpoint lead to."""
-        near = Path(self.contract_file).parent
-        yield near
-        for arm in self.contract["arms"].values():
-            if arm["parser"].startswith("file:"):
-                yield (near / arm["parser"].removeprefix("file:")).resolve().parent
+        own = Path(self.contract_file)
+        yield own.parent
+        for spec in (arm["parser"] for arm in self.contract["arms"].values()):
+            if spec not in NAMED:
+                yield parser_file(spec, own).resolve().parent
         yield Path(self.dataset_file).parent
         if self.checkpoint is not None:
             folder = Path(self.checkpoint)

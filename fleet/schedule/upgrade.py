@@ -105,12 +105,10 @@ def plan_document(asked: UpgradeRequest, plan: UpgradePlan, places: Places) -> d
     rows = [{"contract": c, "replays": n, "seconds": seconds.get(c)} for c, n in counts.items()]
     known = [n * seconds[c] for c, n in counts.items() if c in seconds]
     more = ["a traced control repeats its culprit's call"]
-    more += (
-        ["one traced replay a stack, and one that repeats a call, for what changed"]
-        if asked.trace
-        else []
-    )
-    more += ["then the stacks between"] if asked.bisect else []
+    if asked.trace:
+        more.append("one traced replay a stack, and one that repeats a call, for what changed")
+    if asked.bisect:
+        more.append("then the stacks between")
     return {
         "schema": 1,
         "campaign": None,
@@ -170,14 +168,18 @@ class _Run:
     launcher: Launcher
     say: Say
 
+    @property
+    def named(self) -> dict[str, Resolved]:
+        """The contracts in question, by name."""
+        return {resolved.name: resolved for resolved in self.plan.planned.named}
+
     def certified(self, loaded: LoadedStack) -> Side:
         """A campaign on that stack, or one that is there."""
         self.say(f"stack {loaded.name}")
         there = _passed(loaded, self.plan, self.places) if self.asked.reuse else None
         if there is not None:
             return Side(loaded.name, loaded.digest, there)
-        names = tuple(r.name for r in self.plan.planned.named)
-        request = self._request(names, loaded)
+        request = self._request(tuple(self.named), loaded)
         places, near = self._on(loaded)
         ran = certify(request, self.plan.planned, places, near, self.say)
         return Side(loaded.name, loaded.digest, ran.campaign)
@@ -203,8 +205,8 @@ class _Run:
     def traced(self, upgrade: Upgrade, moved: Sequence[Entry]) -> Upgrade:
         """One traced replay of each stack, of the first sample that differs; then one of each that
         repeats the call where those part."""
-        by_name = {r.name: r for r in self.plan.planned.named}
-        works = {e.contract: w for e in moved if (w := _trace_work(by_name[e.contract], e))}
+        named = self.named
+        works = {e.contract: w for e in moved if (w := _trace_work(named[e.contract], e))}
         attempts = self._on_both(works)
         told = (replace(c, traces=attempts.get(c.contract, ())) for c in upgrade.contracts)
         upgrade = replace(upgrade, contracts=tuple(told))
@@ -239,10 +241,9 @@ class _Run:
 
     def bisected(self, upgrade: Upgrade, moved: Sequence[Entry]) -> Upgrade:
         """Which package brings each change."""
-        by_name = {r.name: r for r in self.plan.planned.named}
-        found = {}
+        named, found = self.named, {}
         for entry in moved:
-            resolved, limits = by_name[entry.contract], self.asked.limits
+            resolved, limits = named[entry.contract], self.asked.limits
             task = Bisecting(resolved, entry, *self.plan.stacks, limits, self.asked.argv)
             found[entry.contract] = bisect(task, self.places, self.launcher, self.say)
         told = (replace(c, found=found.get(c.contract, {})) for c in upgrade.contracts)

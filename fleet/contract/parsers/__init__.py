@@ -83,7 +83,7 @@ def load_parser(spec: str, near: Path) -> Parser:
     Raises:
         ContractError: unknown name, missing file, or a file that is no parser.
     """
-    path = _path(spec, near)
+    path = parser_file(spec, near)
     source = _source(spec, path, near).replace(b"\r\n", b"\n")
     digest = sha256(source)
     module = _execute(path, source, digest)
@@ -97,7 +97,12 @@ def load_parser(spec: str, near: Path) -> Parser:
     return Parser(spec, digest, parse, is_correct)
 
 
-def _path(spec: str, near: Path) -> Path:
+def parser_file(spec: str, near: Path) -> Path:
+    """Where the source of a parser lies; see :func:`load_parser`, which says what there may be.
+
+    Raises:
+        ContractError: an unknown name.
+    """
     if spec.startswith("file:"):
         folder = near if near.is_dir() else near.parent
         return folder / spec.removeprefix("file:")

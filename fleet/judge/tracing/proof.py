@@ -41,9 +41,7 @@ class Finding:
 class Proof:
     """Evidence about calls, from traced replays and from those that repeated a call."""
 
-    def __init__(
-        self, traces: Sequence[Trace], repeated: Sequence[Trace], source: Source = "later"
-    ) -> None:
+    def __init__(self, traces: Sequence[Trace], repeated: Sequence[Trace], source: Source) -> None:
         self._traces, self._repeated, self._source = traces, repeated, source
         self.trouble: list[str] = []
 
@@ -126,21 +124,25 @@ class Proof:
 
 
 def _other_kernel(clean: Sequence[Mapping[str, Any]]) -> bool:
-    """One input, each process true to itself in operations and output, and processes unlike."""
+    """Each process is true to itself in operations and output, and processes are unlike in both."""
     executed = {r.get("executed_sha256") or "" for r in clean}
-    outputs = {tuple(r["outputs"]) for r in clean}
-    steady = all(r["unique"] == 1 for r in clean) and "" not in executed
+    return _each_its_own(clean) and "" not in executed and len(executed) > 1
+
+
+def _each_its_own(clean: Sequence[Mapping[str, Any]]) -> bool:
+    """One input, each process true to itself, and processes unlike."""
+    steady = all(r["unique"] == 1 for r in clean)
     one_input = len({r["in_sha256"] for r in clean}) == 1
-    return steady and one_input and len(executed) > 1 and len(outputs) > 1
+    return steady and one_input and len({tuple(r["outputs"]) for r in clean}) > 1
 
 
 def _parted(clean: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """The first operation that processes of unlike outputs, each true to itself, ran otherwise."""
-    if any(r["unique"] > 1 for r in clean) or len({r["in_sha256"] for r in clean}) != 1:
+    if not _each_its_own(clean):
         return None
     by_output = {tuple(r["outputs"]): r.get("operations") for r in clean}
     runs = [[Operation.from_json(raw) for raw in told] for told in by_output.values() if told]
-    return first_difference(runs) if len(runs) == len(by_output) > 1 else None
+    return first_difference(runs) if len(runs) == len(by_output) else None
 
 
 def _inside(parted: Mapping[str, Any]) -> str:

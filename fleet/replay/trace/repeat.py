@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,7 @@ from fleet.evidence.operations import MOST, Operation, first_difference
 from fleet.evidence.trace import Call, moments
 from fleet.replay.task import Target
 from fleet.replay.trace.frozen import FrozenCall
-from fleet.replay.trace.tracer import Tracer, in_root
+from fleet.replay.trace.tracer import Sink, Tracer, in_root
 from fleet.replay.trace.zoom import Recorder
 
 FEWEST = 5
@@ -152,12 +153,26 @@ class Repeater:
     ) -> tuple[bytes | None, list[Observation]]:
         """(in-root of the restored call, what was observed in it)."""
         calls: list[Call] = []
-        with frozen.thawed() as (args, kwargs), self.tracer.aside(calls.append):
+        root, out = self._observed(path, module, frozen, calls.append, nullcontext())
+        return root, [*_observations(calls), ("out", path, 0, out)]
+
+    def _observed(
+        self,
+        path: str,
+        module: nn.Module,
+        frozen: FrozenCall,
+        sink: Sink | None,
+        around: AbstractContextManager[Any],
+    ) -> tuple[bytes | None, bytes | None]:
+        """(in-root, out-root) of the restored call. ``sink``: takes the calls in it; ``around``: is
+        entered for its forward alone."""
+        with frozen.thawed() as (args, kwargs), self.tracer.aside(sink):
             before = self.tracer.observe_input(path, args, kwargs)
-            output = module.forward(*args, **kwargs)
+            with around:
+                output = module.forward(*args, **kwargs)
             out = self.tracer.observe_output(path, before, args, kwargs, output)
             self.tracer.settle()
-        return in_root(before), [*_observations(calls), ("out", path, 0, out.root())]
+        return in_root(before), out.root()
 
     def _operations(
         self, path: str, module: nn.Module, frozen: FrozenCall
@@ -167,14 +182,8 @@ class Repeater:
         outputs: set[bytes | None] = set()
         for _ in range(ZOOMED if self.zoom else FEWEST):
             recorder = Recorder(self.tracer.digests if self.zoom else None)
-            with frozen.thawed() as (args, kwargs), self.tracer.aside(None):
-                before = self.tracer.observe_input(path, args, kwargs)
-                with recorder:
-                    output = module.forward(*args, **kwargs)
-                out = self.tracer.observe_output(path, before, args, kwargs, output)
-                self.tracer.settle()
+            outputs.add(self._observed(path, module, frozen, None, recorder)[1])
             found.append(recorder.operations)
-            outputs.add(out.root())
         return found, outputs
 
 
